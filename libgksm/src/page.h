@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pages of the arena: their states, the events that move them, and who acts.
+ *
+ * Every 2 MiB page of an arena is in one state. The state is one atomic word; it
+ * changes by compare-and-swap only, and a page in BUSY belongs to the thread that
+ * put it there until that thread moves it on. BUSY lasts for a bounded number of
+ * driver calls on the owner's side, none of which waits for a kernel, a lock of
+ * another process, or the daemon.
+ *
+ *   state     mapping at the page's address            state byte of the guard
+ *   FREE      none; not part of an allocation          PASS
+ *   UNBACKED  none; its bytes are promised             HOLD_ALL
+ *   FILLING   none; part of its bytes wait in a        HOLD_ALL
+ *             staging page (assembly)
+ *   LOADING   none; all its bytes are in a snapshot,   HOLD_ALL
+ *             the daemon is being asked
+ *   PRIVATE   own handle, read-write                   PASS
+ *   RELOAD    own handle, read-write; LOADING for a    PASS
+ *             page that was PRIVATE
+ *   SHARED    published handle, read-only              HOLD_WRITES
+ *   BUSY      changing                                 HOLD_ALL
+ *   LOST      none; the context died or was destroyed  PASS
+ *
+ * The table. A cell names the state after the event and, behind a slash, who acts
+ * when that is not the thread that caused the event; BUSY is passed through in
+ * between wherever the mapping changes. "=" stays; "wait" waits (on a futex) until
+ * the state changes and looks again; "-" cannot happen (the caller reports it and
+ * leaves the page alone). The COW thread never waits: it keeps the fault and looks
+ * again.
+ *
+ *                UNBACKED  FILLING   LOADING   PRIVATE   RELOAD    SHARED    BUSY
+ *   LOAD_PART    FILLING   FILLING   wait      =         wait      PRIVATE   wait
+ *   LOAD_FULL    LOADING   LOADING   wait      RELOAD    wait      PRIVATE   wait
+ *   COMMIT       -         -         SHARED    -         SHARED    -         -
+ *   ABANDON      -         -         PRIVATE   -         PRIVATE   -         -
+ *   FAULT        PRIVATE/c PRIVATE/c PRIVATE/c =/c       =/c       PRIVATE/c wait
+ *   API_WRITE    PRIVATE   PRIVATE   wait      =         wait      PRIVATE   wait
+ *   COPY_READ    PRIVATE   PRIVATE   wait      =         =         =         wait
+ *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         wait
+ *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         wait
+ *   UNSHARE      =         =         =         =         =         PRIVATE   wait
+ *   FREE         FREE      FREE      wait      FREE      wait      FREE      wait
+ *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      wait
+ *
+ * /c: the COW thread. Notes to single cells:
+ *   LOAD_FULL on SHARED: the page is detached first, without copying, since every
+ *     byte is about to be replaced; the load then finds it PRIVATE.
+ *   FAULT on LOADING steals the page: it is backed with the snapshot. The loader's
+ *     COMMIT finds it PRIVATE, gives its grant back and is done: the bytes are
+ *     there.
+ *   ABANDON writes the snapshot into the page (stream order was settled before).
+ *   COPY_READ on SHARED leaves it shared and marks it copy-busy, unless other work
+ *     is pending: then it is detached (DESIGN.md 5, COW).
+ *   LAUNCH happens under the guards `seal` and `optimistic` only.
+ *   A pinned page takes LOAD_FULL as API_WRITE.
+ *
+ * Lock order: launch gate -> range lock -> page (compare-and-swap) -> link queue.
+ * The COW thread takes only the page's compare-and-swap.
+ */
+#ifndef GKSM_PAGE_H
+#define GKSM_PAGE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define GKSM_PAGE_STATES(X)                                                                        \
+	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(SHARED) X(BUSY) X(LOST)
+
+#define GKSM_PAGE_EVENTS(X)                                                                        \
+	X(LOAD_PART) X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ)          \
+	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
+
+enum gksm_page_state {
+#define X(name) GKSM_PAGE_##name,
+	GKSM_PAGE_STATES(X)
+#undef X
+};
+
+enum gksm_page_event {
+#define X(name) GKSM_ON_##name,
+	GKSM_PAGE_EVENTS(X)
+#undef X
+};
+
+enum gksm_page_verdict {
+	GKSM_GO,      /* move the page to `next` */
+	GKSM_STAY,    /* nothing to do */
+	GKSM_WAIT_IT, /* look again once the state has changed */
+	GKSM_NEVER    /* cannot happen */
+};
+
+struct gksm_page_rule {
+	uint8_t verdict;
+	uint8_t next;
+	uint8_t guard_state; /* of the guard, once the page is in `next` */
+};
+
+struct gksm_assembly;
+
+struct gksm_page {
+	_Atomic uint32_t state;     /* enum gksm_page_state; a futex word */
+	_Atomic uint32_t copy_busy; /* copy-engine reads in flight that saw it SHARED */
+	uint32_t allocation;        /* index + 1 into the gpu's allocations; 0: none */
+	_Atomic uint16_t pins;      /* handed out, or in a live graph: never shared */
+	uint8_t unshared;           /* enum gksm_unshared, meaningful in PRIVATE */
+	uint8_t sealed;
+	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
+	uint64_t page_id;                    /* in SHARED */
+	struct gksm_assembly *assembly;      /* in FILLING, LOADING and RELOAD */
+};
+
+/* The table above, one rule. */
+struct gksm_page_rule gksm_page_rule(enum gksm_page_state state, enum gksm_page_event event);
+
+/* What the guard's state byte must be while a page is in `state`. */
+uint8_t gksm_page_guard_state(enum gksm_page_state state);
+
+const char *gksm_page_state_name(enum gksm_page_state state);
+const char *gksm_page_event_name(enum gksm_page_event event);
+
+#endif

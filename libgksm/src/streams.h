@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The streams a process has, so that we can ask whether work is pending. A stream
+ * is known from its creation (or first use) to its destruction; the legacy and
+ * per-thread streams of each context are always known.
+ *
+ * None of these calls waits inside the driver and none touches a capturing stream.
+ */
+#ifndef GKSM_STREAMS_H
+#define GKSM_STREAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+struct gksm;
+
+void gksm_stream_known(struct gksm *process, CUcontext context, CUstream stream);
+void gksm_stream_gone(struct gksm *process, CUstream stream);
+void gksm_context_streams_gone(struct gksm *process, CUcontext context);
+
+/* true: some stream of the context other than `except` has unfinished work, or
+ * cannot be asked (capture elsewhere). except may be NULL: ask all. */
+bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except);
+
+/* Polls until every known stream of the context is idle. 0, -ETIMEDOUT, or
+ * -ENODEV when the context is dead. timeout_ms < 0: no bound. */
+int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms);
+
+/* Polls until the work enqueued in `stream` so far, as the stream orders it, is
+ * done (an event recorded in it has fired). 0, -ETIMEDOUT, -EBUSY (capturing),
+ * -ENODEV (context dead). */
+int gksm_wait_order(struct gksm *process, CUstream stream, int timeout_ms);
+
+#endif

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch the CUDA headers that NVIDIA ships on the package index, several releases side by side."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+# release -> the wheels that together hold cuda.h and what it includes
+RELEASES = {
+    "12.4": ["nvidia-cuda-runtime-cu12==12.4.127"],
+    "12.9": ["nvidia-cuda-runtime-cu12==12.9.79"],
+    "13": ["nvidia-cuda-runtime==13.5.37", "nvidia-cuda-crt==13.5.37"],
+}
+
+
+def main() -> int:
+    """Unpack the headers of each release into INTO/RELEASE/include."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--wheelhouse", type=Path)
+    args = parser.parse_args()
+    source = ["--no-index", "--find-links", str(args.wheelhouse)] if args.wheelhouse else []
+    for release, requirements in RELEASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+            command += ["--disable-pip-version-check", *source, "-d", folder, *requirements]
+            if subprocess.run(command, check=False).returncode != 0:
+                print(f"cannot get {', '.join(requirements)}: the CUDA {release} headers are needed "
+                      "to build; give WHEELHOUSE=dir with those wheels if there is no network",
+                      file=sys.stderr)
+                return 1
+            for wheel in Path(folder).glob("*.whl"):
+                unpack_headers(wheel, args.into / release / "include")
+    return 0
+
+
+def unpack_headers(wheel: Path, into: Path) -> None:
+    """Write every file below an include/ folder of the wheel into `into`."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            head, found, tail = name.partition("/include/")
+            if found and head.startswith("nvidia") and not name.endswith("/"):
+                target = into / tail
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
