@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates simcuda's export surface from the CUDA headers."""
