@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of gksmd: who is connected, what is published, who maps it.
+
+Plain data. Only ``table.py``, ``segments.py``, ``server.py`` and their neighbours
+change it, always on the event loop, so a reader on the loop sees a consistent state
+and needs no lock as long as it does not await in between. The admin and status
+sockets read it and change it through ``core.Core`` alone.
+
+    State
+     ├─ domains: name -> DomainState ── tables: uuid -> GpuTable ── pages, leases
+     ├─ gpus: uuid -> Gpu ── instances
+     ├─ containers: id -> Container (a socket of its own)
+     └─ processes: (pid, start time) -> Process ── instances: uuid -> Instance
+
+A process is what connects; an instance is a process on one GPU. Pages are counted
+in units of 2 MiB, times are seconds of the event loop's monotonic clock unless a
+name says otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gksmd.connection import Connection
+
+PAGE_BYTES = 2 << 20
+UNSHARED_REASONS = 16
+
+Uuid = bytes  # 16 bytes, of the GPU or MIG instance
+ProcessKey = tuple[int, int]  # pid and start time in clock ticks since boot
+
+
+class Sharing(IntEnum):
+    """What CONTROL last told a process."""
+
+    ON = 0
+    PAUSED = 1
+    UNSHARED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a peer is, as the kernel says; nothing here comes from the peer itself."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+    gid: int
+    container: str | None  # the container whose socket it connected to; None: bare
+    cgroup: str  # its path in the unified hierarchy, "" if it cannot be read
+    name: str  # basename of argv[0], for people
+    how: str  # "pidfd" or "proc": which path found it
+
+    @property
+    def key(self) -> ProcessKey:
+        """What tells this process from a later one with the same pid."""
+        return (self.pid, self.start_ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the rules say about one peer. Fixed for the life of its connection."""
+
+    domain: str  # at most 63 bytes
+    rule: str  # where it comes from, one phrase for `gksmctl explain`
+    sharing: bool = True
+    reason: str = ""  # why not, if not sharing
+    kinds: int = 1  # bit (1 << kind)
+    guard: str = "auto"  # auto, fault, seal, optimistic or off
+    host_copy_bytes: int = 0  # budget of the whole domain; 0: the configured default
+
+
+@dataclass(slots=True)
+class QuotaUse:
+    """What one container, bare process or domain uses of its quota now."""
+
+    connections: int = 0
+    bytes_in_flight: int = 0
+    published_pages: int = 0
+    host_copy_bytes: int = 0
+    lookup_tokens: float = -1.0  # token bucket; negative: not yet filled
+    lookup_time: float = 0.0
+    refused: dict[str, int] = field(default_factory=dict)  # by name of the quota
+
+
+@dataclass(slots=True)
+class Container:
+    """A container that the runtime announced."""
+
+    id: str
+    facts: dict[str, str] = field(default_factory=dict)  # image, name, labels ... (bind)
+    prepared_at: float = 0.0
+    bound: bool = False
+    sharing: Sharing = Sharing.ON
+    sharing_reason: str = ""
+    usage: QuotaUse = field(default_factory=QuotaUse)
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Host copies of up to 32 pages: one sealed memfd."""
+
+    id: int
+    domain: DomainState
+    bytes: int
+    fd: int  # our own; -1: only the vault has it
+    filler: Process | None  # None once sealed
+    charged: QuotaUse | None  # of the container, until that is gone
+    pages: set[Page] = field(default_factory=set)
+    sealed: bool = False
+    in_vault: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Page:
+    """A published page. 100,000 of these must fit: keep it small."""
+
+    id: int
+    hash: bytes  # 16 bytes, low half first
+    table: GpuTable
+    kind: int
+    sharers: int = 0  # instances that map it
+    mappings: int = 0  # addresses that map it
+    grants: int = 0  # fds sent and not yet answered by ATTACHED or DETACHED
+    attachable: bool = True  # the vault has it
+    orphan: bool = False  # found in the vault at start; its sharers may still announce it
+    charged: QuotaUse | None = None  # the publisher's, until that is gone
+    segment: Segment | None = None
+    segment_offset: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One process is filling a page that nobody has published yet."""
+
+    token: int
+    hash: bytes
+    table: GpuTable
+    instance: Instance
+    deadline: float
+    publishing: bool = False  # the fd is on its way to the vault: no longer lapses
+    waits: deque[WaitEntry] = field(default_factory=deque)
+
+
+@dataclass(slots=True, eq=False)
+class WaitEntry:
+    """One ticket of one WAIT that is not answered yet."""
+
+    wait: Wait
+    index: int
+    ticket: int
+    hash: bytes
+    done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A WAIT request and what of it is open."""
+
+    connection: Connection
+    instance: Instance
+    seq: int
+    open: dict[int, WaitEntry]
+    timer: object = None
+
+
+@dataclass(slots=True, eq=False)
+class GpuTable:
+    """What one domain has published on one GPU."""
+
+    domain: DomainState
+    gpu: Gpu
+    by_hash: dict[bytes, Page] = field(default_factory=dict)  # attachable pages
+    by_id: dict[int, Page] = field(default_factory=dict)  # all of them
+    leases: dict[bytes, Lease] = field(default_factory=dict)
+    instances: set[Instance] = field(default_factory=set)
+
+    @property
+    def pages_shared(self) -> int:
+        """Physical pages that exist once for their sharers (KSM's pages_shared)."""
+        return len(self.by_id)
+
+    @property
+    def pages_sharing(self) -> int:
+        """Further mappings of those: the pages that sharing saves (KSM's pages_sharing)."""
+        return sum(max(page.mappings - 1, 0) for page in self.by_id.values())
+
+
+@dataclass(slots=True)
+class Usage:
+    """Absolute counts an instance reported last; names as in protocol.h."""
+
+    virtual_pages: int = 0
+    unbacked_pages: int = 0
+    private_pages: int = 0
+    shared_pages: int = 0
+    spare_pages: int = 0
+    foreign_bytes: int = 0
+    cow_events: int = 0
+    cow_ns_total: int = 0
+    cow_ns_max: int = 0
+    api_detaches: int = 0
+    first_touches: int = 0
+    loaded_pages: int = 0
+    attached_pages: int = 0
+    unshared: tuple[int, ...] = (0,) * UNSHARED_REASONS
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """A process on one GPU."""
+
+    process: Process
+    table: GpuTable
+    number: int  # the `gpu` of this connection's messages
+    guard: int  # enum gksm_guard
+    usage: Usage = field(default_factory=Usage)
+    pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
+    mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
+    granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
+    leases: dict[int, Lease] = field(default_factory=dict)  # by token
+    tickets: dict[int, bytes] = field(default_factory=dict)  # -> hash
+    # Mapped or granted before the connection broke, and not announced again yet.
+    unconfirmed: dict[Page, None] = field(default_factory=dict)
+
+    @property
+    def promised_pages(self) -> int:
+        """Pages that it was promised and has not taken."""
+        return self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+
+    @property
+    def proportional_bytes(self) -> int:
+        """Its private memory and its share of each page that it maps."""
+        shared = sum(count / page.mappings for page, count in self.mapped.items())
+        private = self.usage.private_pages + self.usage.spare_pages
+        return round((private + shared) * PAGE_BYTES)
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """A process with libgksm in it. It lives as long as its pidfd says."""
+
+    identity: Identity
+    pidfd: int
+    domain: DomainState
+    assignment: Assignment
+    usage: QuotaUse  # its container's, or its own if it is bare
+    connected_at: float
+    connection: Connection | None = None
+    instance_id: int = 0  # of the present connection
+    framework: str = ""
+    build_id: str = ""
+    protocol: int = 0
+    features: int = 0
+    guards: int = 0  # bits it offered
+    sharing: Sharing = Sharing.ON
+    reason: str = ""  # why it does not share now
+    instances: dict[Uuid, Instance] = field(default_factory=dict)
+    filling: dict[int, Segment] = field(default_factory=dict)
+    reports: deque[Report] = field(default_factory=lambda: deque(maxlen=256))
+    reports_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One record that libgksm sent."""
+
+    time_ns: int  # CLOCK_REALTIME
+    severity: int  # enum gksm_severity
+    text: str  # printable, at most 512 characters
+
+
+@dataclass(slots=True, eq=False)
+class Gpu:
+    """A GPU or MIG instance as its users see it."""
+
+    uuid: Uuid
+    name: str
+    total_bytes: int
+    instances: set[Instance] = field(default_factory=set)
+    tables: dict[str, GpuTable] = field(default_factory=dict)  # by domain
+    # Counts of instances that are gone, so that counters never fall.
+    past_cow_events: int = 0
+    past_api_detaches: int = 0
+
+    @property
+    def promised_pages(self) -> int:
+        """Promised to all instances and not taken."""
+        return sum(instance.promised_pages for instance in self.instances)
+
+    @property
+    def used_bytes(self) -> int:
+        """Physical memory in use as reported: private and spare pages, and each shared one once.
+
+        The daemon has no CUDA context of its own to ask.
+        """
+        reported = sum(
+            (instance.usage.private_pages + instance.usage.spare_pages) * PAGE_BYTES
+            + instance.usage.foreign_bytes
+            for instance in self.instances
+        )
+        return reported + sum(len(table.by_id) for table in self.tables.values()) * PAGE_BYTES
+
+    @property
+    def cow_events(self) -> int:
+        """Private copies made for writing kernels, of all instances ever."""
+        return self.past_cow_events + sum(i.usage.cow_events for i in self.instances)
+
+
+@dataclass(slots=True, eq=False)
+class DomainState:
+    """A trust domain with at least one process, page or segment."""
+
+    name: str
+    tables: dict[Uuid, GpuTable] = field(default_factory=dict)
+    processes: set[Process] = field(default_factory=set)
+    segments: dict[int, Segment] = field(default_factory=dict)
+    usage: QuotaUse = field(default_factory=QuotaUse)
+    host_copy_budget: int = 0  # bytes; 0: no limit
+    sharing: Sharing = Sharing.ON
+    sharing_reason: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the daemon started; they never fall."""
+
+    connections: int = 0
+    connections_refused: int = 0
+    protocol_errors: int = 0
+    slow_peers: int = 0
+    lookups: int = 0
+    hits: int = 0
+    leases: int = 0
+    leases_lapsed: int = 0
+    pending: int = 0
+    refused: int = 0
+    published: int = 0
+    publish_stale: int = 0
+    pages_dropped: int = 0
+    commits_refused: int = 0
+    fds_exhausted: int = 0
+    vault_reconnects: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """Everything; the root that the sockets read."""
+
+    epoch: int  # changes when gksmd restarts
+    version: str = "0.1.0"
+    started_at: float = field(default_factory=time.time)  # CLOCK_REALTIME, for people
+    domains: dict[str, DomainState] = field(default_factory=dict)
+    gpus: dict[Uuid, Gpu] = field(default_factory=dict)
+    containers: dict[str, Container] = field(default_factory=dict)
+    processes: dict[ProcessKey, Process] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    vault_up: bool = False
+
+    @property
+    def instances(self) -> list[Instance]:
+        """Every process on each of its GPUs."""
+        return [i for process in self.processes.values() for i in process.instances.values()]
