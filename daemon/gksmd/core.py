@@ -6,35 +6,30 @@ Everything they read is in ``model.State``; everything they change goes through 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
-from gksmd.model import Assignment, Container, Identity, Sharing, State
+from gksmd.domains import Decision, Subject
+from gksmd.model import Sharing, State
 
-
-class Rules(Protocol):
-    """Who may share with whom; ``domains.py`` has it."""
-
-    def assign(self, identity: Identity, container: Container | None) -> Assignment:
-        """Give the peer its domain. Never raises: a peer that no rule matches is alone."""
+# Gives a bare process its domain. Never raises: one that no rule matches is alone.
+Decide = Callable[[Subject], Decision]
 
 
 class Core(Protocol):
     """The operations of a running daemon. All are called on the event loop."""
 
     state: State
-    rules: Rules
 
-    def prepare_container(self, container_id: str, facts: dict[str, str]) -> str:
-        """Open the container's own socket; return its path. Idempotent.
+    def open_container(self, container_id: str, decision: Decision) -> Path:
+        """Make the container's own directory and socket; return the socket's path.
 
-        The caller has checked that the id is a plain file name. OSError if the socket
-        cannot be made.
+        The caller has checked that the id is a plain file name. Idempotent; a second
+        call does not change the decision. OSError if the socket cannot be made.
         """
 
-    def bind_container(self, container_id: str, facts: dict[str, str]) -> None:
-        """Add what is known once the container exists. KeyError: it was not prepared."""
-
-    async def forget_container(self, container_id: str) -> None:
+    def close_container(self, container_id: str) -> None:
         """Close and remove its socket; its processes go when they die. Idempotent."""
 
     def set_sharing(

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from gksmd.domains import Decision
+
 if TYPE_CHECKING:
     from gksmd.connection import Connection
 
@@ -62,19 +64,6 @@ class Identity:
         return (self.pid, self.start_ticks)
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What the rules say about one peer. Fixed for the life of its connection."""
-
-    domain: str  # at most 63 bytes
-    rule: str  # where it comes from, one phrase for `gksmctl explain`
-    sharing: bool = True
-    reason: str = ""  # why not, if not sharing
-    kinds: int = 1  # bit (1 << kind)
-    guard: str = "auto"  # auto, fault, seal, optimistic or off
-    host_copy_bytes: int = 0  # budget of the whole domain; 0: the configured default
-
-
 @dataclass(slots=True)
 class QuotaUse:
     """What one container, bare process or domain uses of its quota now."""
@@ -90,12 +79,10 @@ class QuotaUse:
 
 @dataclass(slots=True)
 class Container:
-    """A container that the runtime announced."""
+    """A container with a socket of its own. Its domain was decided when it was prepared."""
 
     id: str
-    facts: dict[str, str] = field(default_factory=dict)  # image, name, labels ... (bind)
-    prepared_at: float = 0.0
-    bound: bool = False
+    decision: Decision
     sharing: Sharing = Sharing.ON
     sharing_reason: str = ""
     usage: QuotaUse = field(default_factory=QuotaUse)
@@ -248,9 +235,9 @@ class Process:
     identity: Identity
     pidfd: int
     domain: DomainState
-    assignment: Assignment
+    decision: Decision  # which rule gave it its domain
     usage: QuotaUse  # its container's, or its own if it is bare
-    connected_at: float
+    connected_at: float  # CLOCK_REALTIME, of the present or last connection
     connection: Connection | None = None
     instance_id: int = 0  # of the present connection
     framework: str = ""
