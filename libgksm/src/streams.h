@@ -33,4 +33,20 @@ int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms);
  * -ENODEV (context dead). */
 int gksm_wait_order(struct gksm *process, CUstream stream, int timeout_ms);
 
+/* true: the stream is part of a capture, so nothing but the capture's own calls may
+ * touch it. */
+bool gksm_stream_capturing(struct gksm *process, CUstream stream);
+
+/*
+ * For the wrappers. What a stream still has to do cannot be asked of it once it is
+ * destroyed or part of a capture; these look before that happens.
+ */
+void gksm_context_known(struct gksm *process, CUcontext context, CUdevice device);
+void gksm_capture_begins(struct gksm *process, CUstream stream);
+void gksm_capture_ended(struct gksm *process);
+void gksm_stream_waits_event(struct gksm *process, CUstream stream);
+/* The calling thread is about to use its per-thread stream. Other threads cannot ask
+ * that stream; they ask the legacy stream, which waits for it. */
+void gksm_per_thread_used(struct gksm *process);
+
 #endif
