@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and tools see of the state: plain records, made in one pass.
+
+``Status`` is a stable contract (``gksmctl status --json``): fields are only appended.
+Sizes are bytes. Shared and sharing mean what they mean for KSM: ``pages_shared`` are
+the physical pages in use by at least one mapping, ``pages_sharing`` the further
+mappings of them, so ``saved_bytes`` is ``pages_sharing`` times 2 MiB. A page that
+nobody maps any more is warm.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gksmd.domains import KINDS, DomainSet
+from gksmd.model import PAGE_BYTES, GpuTable, Instance, Sharing, State
+
+GUARDS = ("off", "seal", "optimistic", "fault")  # enum gksm_guard, in order
+
+T = TypeVar("T")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of an answer."""
+
+
+class DaemonRow(Record, frozen=True):
+    """gksmd itself."""
+
+    version: str
+    uptime_s: float
+
+
+class GpuRow(Record, frozen=True):
+    """One GPU or MIG instance. ``guard`` is that of its instances, "mixed" if they differ."""
+
+    uuid: str
+    name: str
+    guard: str
+    total_bytes: int
+    used_bytes: int
+    pages_shared: int
+    pages_sharing: int
+    saved_bytes: int
+    warm_bytes: int
+    cow_events: int
+
+
+class InstanceRow(Record, frozen=True):
+    """One process on one GPU. The proportional size counts a shared page by its mappings."""
+
+    pid: int
+    domain: str
+    gpu: str
+    framework: str
+    virtual_bytes: int
+    private_bytes: int
+    shared_bytes: int
+    proportional_bytes: int
+
+
+class DomainRow(Record, frozen=True):
+    """One trust domain, configured or in use."""
+
+    name: str
+    instances: int
+    pages_shared: int
+    saved_bytes: int
+
+
+class Status(Record, frozen=True):
+    """The answer to ``status``."""
+
+    daemon: DaemonRow
+    gpus: list[GpuRow]
+    instances: list[InstanceRow]
+    domains: list[DomainRow]
+
+
+class ProcessRow(Record, frozen=True):
+    """One process on one GPU (or on none yet), with what decides about its sharing."""
+
+    pid: int
+    name: str
+    uid: int
+    container: str
+    domain: str
+    gpu: str
+    guard: str
+    framework: str
+    connected: bool
+    sharing: str
+    reason: str
+    virtual_bytes: int
+    unbacked_bytes: int
+    private_bytes: int
+    shared_bytes: int
+    cow_events: int
+    api_detaches: int
+
+
+class PageRow(Record, frozen=True):
+    """Published pages of one domain, GPU and kind that the same processes map."""
+
+    gpu: str
+    domain: str
+    kind: str
+    pages: int
+    mappings: int
+    saved_bytes: int
+    host_copies: int
+    attachable: int
+    pids: list[int]
+
+
+class DomainDetail(Record, frozen=True):
+    """A configured domain, in the order in which rules are tried."""
+
+    name: str
+    match: list[str]
+    share: list[str]
+    guard: str
+    budget_bytes: int
+    file: str
+    instances: int
+    pages_shared: int
+    saved_bytes: int
+
+
+def format_uuid(raw: bytes) -> str:
+    """The driver's way to write a UUID."""
+    return f"GPU-{uuid.UUID(bytes=raw)}"
+
+
+def sharing_name(sharing: Sharing) -> str:
+    """For people: "on", "off" or "unshared"."""
+    return {Sharing.ON: "on", Sharing.PAUSED: "off", Sharing.UNSHARED: "unshared"}[sharing]
+
+
+def table_counts(table: GpuTable) -> tuple[int, int, int]:
+    """pages_shared, pages_sharing and warm pages of one domain on one GPU."""
+    shared = sharing = warm = 0
+    for page in table.by_id.values():
+        if page.mappings:
+            shared += 1
+            sharing += page.mappings - 1
+        else:
+            warm += 1
+    return shared, sharing, warm
+
+
+def status(state: State, domains: DomainSet) -> Status:
+    """The whole status, consistent: the caller does not await meanwhile."""
+    pages: Counter[str] = Counter()
+    saved: Counter[str] = Counter()
+    gpus = []
+    for raw, gpu in state.gpus.items():
+        counts = {name: table_counts(table) for name, table in gpu.tables.items()}
+        for name, (shared, sharing, _) in counts.items():
+            pages[name] += shared
+            saved[name] += sharing * PAGE_BYTES
+        guards = {GUARDS[instance.guard] for instance in gpu.instances}
+        sharing = sum(c[1] for c in counts.values())
+        gpus.append(
+            GpuRow(
+                uuid=format_uuid(raw),
+                name=gpu.name,
+                guard=guards.pop() if len(guards) == 1 else "mixed" if guards else "off",
+                total_bytes=gpu.total_bytes,
+                used_bytes=gpu.used_bytes,
+                pages_shared=sum(c[0] for c in counts.values()),
+                pages_sharing=sharing,
+                saved_bytes=sharing * PAGE_BYTES,
+                warm_bytes=sum(c[2] for c in counts.values()) * PAGE_BYTES,
+                cow_events=gpu.cow_events,
+            )
+        )
+    instances = state.instances
+    users = Counter(instance.process.domain.name for instance in instances)
+    names = dict.fromkeys([*(d.name for d in domains), *state.domains])
+    return Status(
+        daemon=DaemonRow(version=state.version, uptime_s=round(time.time() - state.started_at, 3)),
+        gpus=gpus,
+        instances=sorted((_instance(i) for i in instances), key=lambda row: (row.gpu, row.pid)),
+        domains=[
+            DomainRow(
+                name=name,
+                instances=users[name],
+                pages_shared=pages[name],
+                saved_bytes=saved[name],
+            )
+            for name in names
+        ],
+    )
+
+
+def _instance(instance: Instance) -> InstanceRow:
+    usage = instance.usage
+    return InstanceRow(
+        pid=instance.process.identity.pid,
+        domain=instance.process.domain.name,
+        gpu=format_uuid(instance.table.gpu.uuid),
+        framework=instance.process.framework,
+        virtual_bytes=usage.virtual_pages * PAGE_BYTES,
+        private_bytes=(usage.private_pages + usage.spare_pages) * PAGE_BYTES,
+        shared_bytes=sum(instance.mapped.values()) * PAGE_BYTES,
+        proportional_bytes=instance.proportional_bytes,
+    )
+
+
+def processes(state: State) -> list[ProcessRow]:
+    """Every process on each of its GPUs; one without a GPU yet has one row, too."""
+    rows = []
+    for process in state.processes.values():
+        found: list[Instance | None] = [*process.instances.values()] or [None]
+        for instance in found:
+            usage = instance.usage if instance else None
+            rows.append(
+                ProcessRow(
+                    pid=process.identity.pid,
+                    name=process.identity.name,
+                    uid=process.identity.uid,
+                    container=process.identity.container or "",
+                    domain=process.domain.name,
+                    gpu=format_uuid(instance.table.gpu.uuid) if instance else "",
+                    guard=GUARDS[instance.guard] if instance else "",
+                    framework=process.framework,
+                    connected=process.connection is not None,
+                    sharing=sharing_name(process.sharing),
+                    reason=process.reason,
+                    virtual_bytes=usage.virtual_pages * PAGE_BYTES if usage else 0,
+                    unbacked_bytes=usage.unbacked_pages * PAGE_BYTES if usage else 0,
+                    private_bytes=(usage.private_pages + usage.spare_pages) * PAGE_BYTES
+                    if usage
+                    else 0,
+                    shared_bytes=sum(instance.mapped.values()) * PAGE_BYTES if instance else 0,
+                    cow_events=usage.cow_events if usage else 0,
+                    api_detaches=usage.api_detaches if usage else 0,
+                )
+            )
+    return sorted(rows, key=lambda row: (row.pid, row.gpu))
+
+
+def pages(state: State) -> list[PageRow]:
+    """The published pages, those with the same holders in one row. No hash is shown."""
+    rows = []
+    for raw, gpu in state.gpus.items():
+        for name, table in gpu.tables.items():
+            holders: dict[int, list[int]] = {}
+            for instance in table.instances:
+                for page in instance.mapped:
+                    holders.setdefault(page.id, []).append(instance.process.identity.pid)
+            groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            for page in table.by_id.values():
+                pids = tuple(sorted(holders.get(page.id, ())))
+                group = groups.setdefault((page.kind, pids), [0, 0, 0, 0, 0])
+                group[0] += 1
+                group[1] += page.mappings
+                group[2] += max(page.mappings - 1, 0)
+                group[3] += page.segment is not None
+                group[4] += page.attachable
+            rows += [
+                PageRow(
+                    gpu=format_uuid(raw),
+                    domain=name,
+                    kind=KINDS[kind] if kind < len(KINDS) else str(kind),
+                    pages=group[0],
+                    mappings=group[1],
+                    saved_bytes=group[2] * PAGE_BYTES,
+                    host_copies=group[3],
+                    attachable=group[4],
+                    pids=list(pids),
+                )
+                for (kind, pids), group in groups.items()
+            ]
+    return sorted(rows, key=lambda row: (row.gpu, row.domain, -row.pages))
+
+
+def domain_details(state: State, domains: DomainSet) -> list[DomainDetail]:
+    """The configured domains in order."""
+    use = {row.name: row for row in status(state, domains).domains}
+    return [
+        DomainDetail(
+            name=domain.name,
+            match=[str(s) for s in domain.rule.selectors] if domain.rule else [],
+            share=[kind for kind in KINDS if kind in domain.kinds],
+            guard=domain.guard or "default",
+            budget_bytes=domain.budget_bytes,
+            file=str(domain.source or ""),
+            instances=use[domain.name].instances,
+            pages_shared=use[domain.name].pages_shared,
+            saved_bytes=use[domain.name].saved_bytes,
+        )
+        for domain in domains
+    ]
+
+
+class Paced(Generic[T]):
+    """Makes a record anew only so often that it takes a tenth of the loop's time at most.
+
+    The status socket is open to everybody, and a big host has a million mappings to
+    count. On a small one every answer is fresh.
+    """
+
+    def __init__(self, make: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
+        self._make = make
+        self._clock = clock
+        self._last: T | None = None
+        self._fresh_until = 0.0
+
+    def get(self) -> T:
+        """The record, at most ten times as old as it took to make."""
+        now = self._clock()
+        if self._last is None or now >= self._fresh_until:
+            self._last = self._make()
+            done = self._clock()
+            took = done - now
+            # What takes a millisecond is not worth being stale for.
+            self._fresh_until = done + 10 * took if took > 0.001 else done
+        return self._last
