@@ -22,12 +22,15 @@ def main() -> int:
     try:
         typed, others = all_names(args.headers, args.cc)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"cannot read the CUDA headers below {args.headers}: {error}; make setup fetches "
-              "them", file=sys.stderr)
+        print(
+            f"cannot read the CUDA headers below {args.headers}: {error}; make setup fetches them",
+            file=sys.stderr,
+        )
         return 1
     args.into.mkdir(parents=True, exist_ok=True)
-    write_if_changed(args.into / "gksm_entry_points.h", entry_points_header(typed))
-    write_if_changed(args.into / "exports.S", exports_assembly([*typed, *others]))
+    names = [*typed, *others]
+    write_if_changed(args.into / "gksm_entry_points.h", entry_points_header(typed, len(names)))
+    write_if_changed(args.into / "exports.S", exports_assembly(names))
     return 0
 
 

@@ -84,10 +84,17 @@ gksm_lazy:
 """
 
 
-def entry_points_header(typed: Sequence[str]) -> str:
-    """Return gksm_entry_points.h: the X-macro list of every name that cuda.h declares."""
+def entry_points_header(typed: Sequence[str], count: int) -> str:
+    """Return gksm_entry_points.h: the X-macro list of every name that cuda.h declares.
+
+    `count` is how many names the library exports in all.
+    """
     lines = " \\\n".join(f"\tX({name})" for name in typed)
-    return f"{HEADER_HEAD}#define GKSM_ENTRY_POINTS(X) \\\n{lines}\n\n#endif\n"
+    return (
+        f"{HEADER_HEAD}#define GKSM_ENTRY_POINTS(X) \\\n{lines}\n\n"
+        f"/* These, and those of the EGL, OpenGL, VDPAU and profiler headers. */\n"
+        f"#define GKSM_ENTRY_COUNT {count}\n\n#endif\n"
+    )
 
 
 def exports_assembly(names: Sequence[str]) -> str:
@@ -113,11 +120,6 @@ def exports_assembly(names: Sequence[str]) -> str:
     out.append(_table("gksm_entry_names", ".data.rel.ro", (f".Lname{i}" for i in range(count))))
     out.append('\t.section .rodata.str1.1, "aMS", @progbits, 1\n')
     out.extend(f'.Lname{i}:\t.string "{name}"\n' for i, name in enumerate(names))
-    out.append(
-        "\t.section .rodata\n\t.globl gksm_entry_count\n\t.hidden gksm_entry_count\n"
-        "\t.p2align 2\n\t.type gksm_entry_count, @object\n\t.size gksm_entry_count, 4\n"
-        f"gksm_entry_count:\t.long {count}\n"
-    )
     return "".join(out)
 
 

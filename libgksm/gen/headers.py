@@ -18,7 +18,12 @@ RELEASES = ("12.4", "12.9", "13")
 INTEROP = ("cudaEGL.h", "cudaGL.h", "cudaVDPAU.h")
 
 # Symbols of real drivers that no header declares as a function.
-UNDECLARED = ("cuGetProcAddress_v2_ptsz", "cuProfilerInitialize", "cuProfilerStart", "cuProfilerStop")
+UNDECLARED = (
+    "cuGetProcAddress_v2_ptsz",
+    "cuProfilerInitialize",
+    "cuProfilerStart",
+    "cuProfilerStop",
+)
 # Windows only: declared in cudaGL.h, exported by no Linux driver.
 FOREIGN = frozenset({"cuWGLGetDevice"})
 
@@ -69,7 +74,8 @@ def pfn_types(include: Path) -> list[PfnType]:
     """Every ``PFN_`` typedef of cudaTypedefs.h, in the order of the header."""
     text = (include / "cudaTypedefs.h").read_text()
     return [
-        PfnType(name, int(version), bool(suffix)) for name, version, suffix in _TYPEDEF.findall(text)
+        PfnType(name, int(version), bool(suffix))
+        for name, version, suffix in _TYPEDEF.findall(text)
     ]
 
 

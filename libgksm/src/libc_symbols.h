@@ -11,6 +11,7 @@
 #include <link.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* One loaded object, as the dynamic linker sees it. */
 struct gksm_object {
@@ -19,11 +20,11 @@ struct gksm_object {
 	ElfW(Addr) base;
 	const ElfW(Sym) * symbols;
 	const char *strings;
-	const uint32_t *gnu_hash;
-	const uint32_t *hash;
+	const uint32_t *gnu_hash; /* NULL: none */
+	const uint32_t *hash;	  /* NULL: none */
 };
 
-/* Calls visit for each loaded object in the order symbols are searched, until it
+/* Calls visit for each loaded object, in the order they were loaded, until it
  * returns true. visit must not load or unload anything. */
 void gksm_objects_each(bool (*visit)(const struct gksm_object *object, void *user), void *user);
 
@@ -37,8 +38,5 @@ void *gksm_libc_function(const char *name);
 /* The function a plain program would get for that name: the first object's that
  * defines it, so that a sanitizer's pthread_create is honoured. */
 void *gksm_global_function(const char *name);
-
-/* The file that libgksm itself was loaded from; "" when it cannot be told. */
-void gksm_own_path(char *path, size_t bytes);
 
 #endif

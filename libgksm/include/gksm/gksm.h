@@ -57,6 +57,13 @@ int gksm_is_shared(uint64_t ptr, size_t bytes, size_t *shared_bytes);
 /* Fills *statistics for the GPU that ptr lies on; ptr 0: the current context's. */
 int gksm_get_statistics(uint64_t ptr, struct gksm_statistics *statistics);
 
+/*
+ * The last records of what libgksm did or could not do in this process, oldest
+ * first, one "severity: text" a line; why it is off stands here even when gksmd
+ * was never asked. Whole lines only, NUL-terminated. Returns the length.
+ */
+size_t gksm_records(char *text, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif
