@@ -20,7 +20,7 @@ name says otherwise.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 from gksmd.domains import Decision
 
 if TYPE_CHECKING:
+    import asyncio
+
     from gksmd.connection import Connection
 
 PAGE_BYTES = 2 << 20
@@ -127,33 +129,36 @@ class Lease:
 
     token: int
     hash: bytes
-    table: GpuTable
     instance: Instance
     deadline: float
     publishing: bool = False  # the fd is on its way to the vault: no longer lapses
-    waits: deque[WaitEntry] = field(default_factory=deque)
+    waiters: deque[WaitEntry] = field(default_factory=deque)
 
 
 @dataclass(slots=True, eq=False)
 class WaitEntry:
-    """One ticket of one WAIT that is not answered yet."""
+    """One ticket of one WAIT, until it is answered."""
 
     wait: Wait
-    index: int
+    index: int  # in the request
     ticket: int
     hash: bytes
-    done: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A WAIT request and what of it is open."""
+    """A WAIT request: what is open and what can be answered."""
 
     connection: Connection
     instance: Instance
     seq: int
-    open: dict[int, WaitEntry]
-    timer: object = None
+    deadline: float
+    changed: asyncio.Event
+    open: dict[int, WaitEntry] = field(default_factory=dict)  # by index
+    hits: list[tuple[int, Page]] = field(default_factory=list)  # each with a grant taken
+    leases: list[tuple[int, Lease]] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    over: bool = False  # nothing more is to be resolved for it
 
 
 @dataclass(slots=True, eq=False)
@@ -206,19 +211,22 @@ class Instance:
     table: GpuTable
     number: int  # the `gpu` of this connection's messages
     guard: int  # enum gksm_guard
+    total_bytes: int = 0  # of the GPU, as it said
+    gpu_name: str = ""
     usage: Usage = field(default_factory=Usage)
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
-    tickets: dict[int, bytes] = field(default_factory=dict)  # -> hash
+    tickets: dict[int, bytes] = field(default_factory=dict)  # -> hash, oldest first
     # Mapped or granted before the connection broke, and not announced again yet.
     unconfirmed: dict[Page, None] = field(default_factory=dict)
 
     @property
     def promised_pages(self) -> int:
-        """Pages that it was promised and has not taken."""
-        return self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+        """Pages that it was promised and has not taken; never more than the GPU has."""
+        promised = self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+        return min(promised, self.table.gpu.total_bytes // PAGE_BYTES)
 
     @property
     def proportional_bytes(self) -> int:
@@ -262,18 +270,39 @@ class Report:
     text: str  # printable, at most 512 characters
 
 
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A process that has ended, for `gksmctl logs`."""
+
+    identity: Identity
+    domain: str
+    ended_at: float  # CLOCK_REALTIME
+    reports: tuple[Report, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Gpu:
     """A GPU or MIG instance as its users see it."""
 
     uuid: Uuid
-    name: str
-    total_bytes: int
     instances: set[Instance] = field(default_factory=set)
     tables: dict[str, GpuTable] = field(default_factory=dict)  # by domain
     # Counts of instances that are gone, so that counters never fall.
     past_cow_events: int = 0
+    past_cow_ns_total: int = 0
     past_api_detaches: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Its size as most of its users see it: a lie of one of them changes nothing."""
+        sizes = Counter(instance.total_bytes for instance in self.instances)
+        return sizes.most_common(1)[0][0] if sizes else 0
+
+    @property
+    def name(self) -> str:
+        """Its name as most of its users see it."""
+        names = Counter(instance.gpu_name for instance in self.instances)
+        return names.most_common(1)[0][0] if names else ""
 
     @property
     def promised_pages(self) -> int:
@@ -342,12 +371,15 @@ class State:
     epoch: int  # changes when gksmd restarts
     version: str = "0.1.0"
     started_at: float = field(default_factory=time.time)  # CLOCK_REALTIME, for people
+    sharing: Sharing = Sharing.ON  # of all; domains and containers have their own
+    sharing_reason: str = ""
     domains: dict[str, DomainState] = field(default_factory=dict)
     gpus: dict[Uuid, Gpu] = field(default_factory=dict)
     containers: dict[str, Container] = field(default_factory=dict)
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
+    departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=64))
 
     @property
     def instances(self) -> list[Instance]:

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gksmd's connection to gksm-vault: requests in order, replies as futures.
+
+The vault may be killed at any moment. What was asked then fails with VaultLostError:
+whether a PUT was carried out is not known. The link connects again, or starts a new
+vault where it is told to, and reports what the vault holds before anything else is
+asked of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gksmd.endpoint import Endpoint
+from gksmd.protocol import VAULT_ITEM, VAULT_KEY, VAULT_REF, Message, encode, ffi, lib, text
+from gksmd.wire import FDS_MAX, close_all, seqpacket
+
+LOG = logging.getLogger("gksmd.vault")
+PAGE: int = lib.GKSM_VAULT_PAGE
+SEGMENT: int = lib.GKSM_VAULT_SEGMENT
+_REF = VAULT_REF.build()
+_LINGER_S = 60
+FIRST_PAUSE_S = 0.02
+LAST_PAUSE_S = 1.0
+_DROP_BATCH = 512
+
+
+class VaultLostError(Exception):
+    """The vault went away; whether the request was carried out is not known."""
+
+
+class VaultRefusedError(Exception):
+    """The vault did not carry out the request; ``status`` is its negative errno."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(os.strerror(-status))
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What the vault knows about a descriptor that it holds."""
+
+    item_class: int
+    id: int
+    kind: int
+    domain: str
+    gpu_uuid: bytes
+    hash: bytes
+    segment_id: int
+    segment_offset: int
+    bytes: int
+
+    def pack(self) -> bytes:
+        """As the protocol has it."""
+        packed: bytes = VAULT_ITEM.pack(
+            self.item_class,
+            self.kind,
+            self.id,
+            self.domain.encode(),
+            self.gpu_uuid,
+            self.hash,
+            self.segment_id,
+            self.segment_offset,
+            self.bytes,
+        )
+        return packed
+
+    @classmethod
+    def unpack(cls, row: tuple[Any, ...]) -> Item:
+        """From one entry of VAULT_ITEMS."""
+        item_class, kind, number, domain, uuid, digest, segment, offset, size, *_ = row
+        name = text(ffi.new("char[64]", domain.rstrip(b"\0")))
+        return cls(item_class, number, kind, name, uuid, digest, segment, offset, size)
+
+
+class VaultLink:
+    """One connection, made again when it breaks."""
+
+    def __init__(
+        self,
+        path: Path,
+        spawn: bool,
+        on_up: Callable[[list[Item]], None],
+        on_down: Callable[[], None],
+    ) -> None:
+        """``on_up`` gets all that the vault holds, before any other request."""
+        self._path = path
+        self._spawn = spawn
+        self._on_up = on_up
+        self._on_down = on_down
+        self._endpoint: Endpoint | None = None
+        self._seq = 0
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._listing: list[Item] = []
+        self._listed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.up = False
+
+    async def run(self) -> None:
+        """Keep the connection until cancelled."""
+        pause = FIRST_PAUSE_S
+        try:
+            while True:
+                if self._connect():
+                    await self._ended.wait()
+                    if self._listed.is_set():
+                        pause = FIRST_PAUSE_S
+                elif self._spawn:
+                    self._start_vault()
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LAST_PAUSE_S)
+        finally:
+            if self._endpoint is not None:
+                self._endpoint.end("gksmd ends")
+
+    async def wait_up(self, timeout_s: float) -> bool:
+        """Wait for the first listing; False if it does not come in time."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._listed.wait(), timeout_s)
+        return self.up
+
+    async def put(self, items: Sequence[Item], fds: list[int]) -> None:
+        """Hand over descriptors, at most FDS_MAX, one an item; all are kept or none.
+
+        Takes over the descriptors. Raises VaultLostError, VaultRefusedError.
+        """
+        if not self.up:
+            close_all(fds)
+            raise VaultRefusedError(-errno.EAGAIN)
+        reply = await self._ask(
+            lib.GKSM_VAULT_PUT, b"".join(i.pack() for i in items), VAULT_ITEM.size, fds
+        )
+        if reply.status:
+            raise VaultRefusedError(reply.status)
+
+    def get(self, item_class: int, ids: Sequence[int]) -> asyncio.Future[Message]:
+        """Ask for descriptors, at most FDS_MAX; ``received`` takes the reply apart."""
+        entries = b"".join(VAULT_KEY.pack(item_class, 0, i) for i in ids)
+        return self._ask(lib.GKSM_VAULT_GET, entries, VAULT_KEY.size)
+
+    def drop(self, item_class: int, ids: Iterable[int]) -> None:
+        """Let go of descriptors. While there is no vault, nothing need be done."""
+        every = list(ids)
+        for i in range(0, len(every), _DROP_BATCH):
+            keys = [VAULT_KEY.pack(item_class, 0, n) for n in every[i : i + _DROP_BATCH]]
+            if self.up:
+                future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
+                future.add_done_callback(_ignore)
+
+    def _ask(
+        self, kind: int, entries: bytes, entry_bytes: int, fds: list[int] | None = None
+    ) -> asyncio.Future[Message]:
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        if self._endpoint is None:
+            close_all(fds or [])
+            future.set_exception(VaultLostError())
+            return future
+        self._seq = self._seq % 0xFFFFFFFF + 1
+        self._waiting[self._seq] = future
+        packet = encode(
+            kind,
+            seq=self._seq,
+            head=_REF,
+            entries=entries,
+            entry_bytes=entry_bytes,
+            fd_count=len(fds or []),
+        )
+        self._endpoint.send(packet, fds)
+        return future
+
+    def _connect(self) -> bool:
+        sock = seqpacket()
+        sock.setblocking(False)
+        try:
+            sock.connect(str(self._path))
+        except OSError:
+            sock.close()
+            return False
+        self._ended.clear()
+        self._listed.clear()
+        self._listing = []
+        self._endpoint = Endpoint(sock, None, self._received, self._lost)
+        self._ask(lib.GKSM_VAULT_LIST, b"", 0).add_done_callback(_ignore)
+        return True
+
+    def _received(self, message: Message) -> None:
+        if message.type == lib.GKSM_VAULT_ITEMS:
+            self._listing.extend(map(Item.unpack, VAULT_ITEM.rows(message)))
+            if message.flags & lib.GKSM_FLAG_MORE:
+                return
+            self._waiting.pop(message.seq).set_result(message)
+            self.up = True
+            listing, self._listing = self._listing, []
+            self._on_up(listing)
+            self._listed.set()
+            return
+        future = self._waiting.pop(message.seq, None)
+        if future is None or future.cancelled():
+            close_all(message.fds)
+        else:
+            future.set_result(message)
+
+    def _lost(self, reason: str) -> None:
+        self._endpoint = None
+        waiting, self._waiting = self._waiting, {}
+        was_up, self.up = self.up, False
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(VaultLostError())
+        if was_up:
+            LOG.warning("the vault went away (%s); sharing goes on when it is back", reason)
+            self._on_down()
+        self._ended.set()
+
+    def _start_vault(self) -> None:
+        """Start a vault of its own session, so that what ends gksmd does not end it too."""
+        if self._child is not None and self._child.poll() is None:
+            return  # it is still starting
+        self._child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "gksmd.vault.main",
+                f"--socket={self._path}",
+                f"--linger={_LINGER_S}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def received(reply: Message, ids: Sequence[int]) -> list[int]:
+    """The descriptor of each id, the caller's from now on; -1 where the vault has none."""
+    if len(reply.fds) == len(ids) and not reply.status:
+        return reply.fds
+    fds = dict(zip((number for _, _, number, *_ in VAULT_KEY.rows(reply)), reply.fds, strict=False))
+    if reply.fds_lost:  # which ones did not fit cannot be told
+        close_all(reply.fds)
+        return [-1] * len(ids)
+    return [fds.get(i, -1) for i in ids]
+
+
+def _ignore(future: asyncio.Future[Message]) -> None:
+    if not future.cancelled():
+        future.exception()
