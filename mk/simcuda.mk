@@ -16,8 +16,9 @@ $(OUT)/simcuda/obj/gen/%.o: $(SIM_GEN)/.done simcuda/src/surface.h
 	@mkdir -p $(@D)
 	$(CC) $(SIM_CFLAGS) -Wno-missing-prototypes -c $(SIM_GEN)/$*.c -o $@
 
+# -Bsymbolic: its calls of its own entry points must not land in a preloaded libgksm.
 $(OUT)/simcuda/libcuda.so.1: $(SIM_OBJ)
-	$(CC) -shared $(SANITIZE) -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $^ -lm -pthread
+	$(CC) -shared $(SANITIZE) -Wl,-soname,libcuda.so.1 -Wl,-z,defs -Wl,-Bsymbolic -o $@ $^ -lm -pthread
 
 $(SIM_GEN)/.done: $(wildcard simcuda/gen/*.py) $(BUILD)/cuda/.done
 	$(PY) -m simcuda.gen --headers $(BUILD)/cuda --into $(SIM_GEN) --cc '$(firstword $(CC))'
