@@ -160,14 +160,18 @@ class Stack:
 
     def start_vault(self) -> None:
         """Start gksm-vault and wait until it answers."""
-        self.vault = self._start("gksm-vault", "gksmd.vault.main", self.run_dir / "vault.sock")
+        path = self.run_dir / "vault.sock"
+        self.vault = self._start("gksm-vault", "gksmd.vault.main", path, ["--socket", str(path)])
 
     def start_gksmd(self) -> None:
         """Start gksmd and wait until it answers."""
-        self.gksmd = self._start("gksmd", "gksmd.main", self.run_dir / "status.sock")
+        path = self.run_dir / "status.sock"
+        self.gksmd = self._start("gksmd", "gksmd.main", path, self.where_arguments)
 
-    def _start(self, name: str, module: str, path: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", module, *self.where_arguments]
+    def _start(
+        self, name: str, module: str, path: Path, arguments: list[str]
+    ) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", module, *arguments]
         child = spawn(command, clean_environment(), self.log(name))
         wait_until(lambda: child.poll() is not None or answers(path), f"the start of {name}")
         if child.poll() is not None:

@@ -29,32 +29,26 @@ from tests.support.pages import PAGE, content, digest
 LEGACY = 1
 PER_THREAD = 2
 U64, U32 = ctypes.c_uint64, ctypes.c_uint32
+COUNTS = (
+    "virtual_pages",
+    "unbacked_pages",
+    "private_pages",
+    "shared_pages",
+    "spare_pages",
+    "cow_events",
+    "cow_ns_total",
+    "cow_ns_max",
+    "api_detaches",
+    "first_touches",
+    "loaded_pages",
+    "attached_pages",
+)
 
 
 class Statistics(ctypes.Structure):
     """struct gksm_statistics of gksm.h."""
 
-    _fields_ = [
-        ("bytes", U32),
-        ("guard", U32),
-        *[
-            (name, U64)
-            for name in [
-                "virtual_pages",
-                "unbacked_pages",
-                "private_pages",
-                "shared_pages",
-                "spare_pages",
-                "cow_events",
-                "cow_ns_total",
-                "cow_ns_max",
-                "api_detaches",
-                "first_touches",
-                "loaded_pages",
-                "attached_pages",
-            ]
-        ],
-    ]
+    _fields_ = [("bytes", U32), ("guard", U32), *[(name, U64) for name in COUNTS]]
 
 
 class Actor:
@@ -109,7 +103,9 @@ class Actor:
 
     def load(self, address: int, seeds: list[int], stream: str = "") -> None:
         """One copy of all the pages, by the plain call or in a stream."""
-        self.copy_in(address, self.source(seeds), len(seeds) * PAGE, stream)
+        source = self.source(seeds)
+        self.copy_in(address, source, len(seeds) * PAGE, stream)
+        del self.buffers[source]  # pageable memory may go once the call is back
 
     def load_parts(self, address: int, seeds: list[int], part: int, order: list[int]) -> None:
         """The same in parts of `part` bytes, in the order given."""

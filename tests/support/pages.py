@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from functools import lru_cache
 
 PAGE = 2 << 20
 
 
+@lru_cache(maxsize=64)
 def content(seed: int) -> bytes:
     """The 2 MiB that belong to `seed`; seed 0 is all zeros."""
     return bytes(PAGE) if seed == 0 else random.Random(seed).randbytes(PAGE)

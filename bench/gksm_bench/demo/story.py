@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,7 @@ def tell(
         for found, worker in zip(wrong, workers, strict=True):
             found.extend(worker.wait_checked())
         written = PAGES_WRITTEN * len(ways)
-        status = settled(stack, lambda status: cow_events(status) >= written)
+        copies, status = settled(stack, written)
         used = probe.used_bytes() - idle
         by_pid = {entry["pid"]: entry for entry in status["instances"]}
         rows = []
@@ -89,9 +91,9 @@ def tell(
         bytes_without=alone * instances,
         bytes_with=used,
         pages_written=written,
-        cow_events=cow_events(status),
-        cow_mean_us=None,
-        cow_max_us=None,
+        cow_events=copies.total,
+        cow_mean_us=copies.mean_us,
+        cow_max_us=copies.max_us,
         rows=rows,
     )
 
@@ -166,19 +168,50 @@ def pages_to_write(worker: Worker) -> list[int]:
     raise ChildError("the model fills no three pages at equal distances")
 
 
-def settled(stack: Stack, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The status once it says `enough` and does not change any more, or the last one."""
+@dataclass(frozen=True)
+class Copies:
+    """Private copies that were made because somebody wrote."""
+
+    by_kernels: int
+    by_the_api: int
+    nanoseconds: int  # of all held faults together
+    longest: int
+
+    @property
+    def total(self) -> int:
+        """Of both kinds."""
+        return self.by_kernels + self.by_the_api
+
+    @property
+    def mean_us(self) -> float | None:
+        """Of a held fault; None if there was none."""
+        return self.nanoseconds / self.by_kernels / 1000 if self.by_kernels else None
+
+    @property
+    def max_us(self) -> float | None:
+        """Of a held fault; None if there was none."""
+        return self.longest / 1000 if self.by_kernels else None
+
+
+def copies_made(stack: Stack) -> Copies:
+    """Over all processes that gksmd knows now."""
+    rows = json.loads(stack.gksmctl("ps", "--json"))
+    return Copies(
+        by_kernels=sum(row["cow_events"] for row in rows),
+        by_the_api=sum(row["api_detaches"] for row in rows),
+        nanoseconds=sum(row["cow_ns_total"] for row in rows),
+        longest=max((row["cow_ns_max"] for row in rows), default=0),
+    )
+
+
+def settled(stack: Stack, written: int) -> tuple[Copies, dict[str, Any]]:
+    """The counts once processes have reported them: all writes seen, nothing moves."""
     deadline = time.monotonic() + SETTLE_SECONDS
     before: list[Any] = []
     while True:
-        status = stack.status()
-        now = [status["gpus"], status["instances"]]
-        if (enough(status) and now == before) or time.monotonic() > deadline:
-            return status
+        copies, status = copies_made(stack), stack.status()
+        now = [copies, status["gpus"], status["instances"]]
+        if (copies.total >= written and now == before) or time.monotonic() > deadline:
+            return copies, status
         before = now
         time.sleep(0.2)
-
-
-def cow_events(status: dict[str, Any]) -> int:
-    """Private copies made because of writes, by kernels and by the API."""
-    return sum(int(gpu["cow_events"]) for gpu in status["gpus"])

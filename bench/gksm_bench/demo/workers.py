@@ -104,6 +104,10 @@ class Worker:
     def write(self, way: str, pages: list[int]) -> float:
         """Write to the pages by `kernel` or `memcpy`; seconds it took."""
         self.send(f"write-{way} {','.join(map(str, pages))}")
+        return self.wait_written()
+
+    def wait_written(self) -> float:
+        """The answer to a write: seconds it took."""
         return float(self._next("written", ANSWER_SECONDS)["seconds"])
 
     def finish(self) -> None:
