@@ -315,12 +315,13 @@ def read_toml(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
 def convert(table: dict[str, Any], kind: type[T], path: Path) -> T:
     """Check ``table`` against ``kind`` and build it; ConfigError names file and key."""
     try:
-        return msgspec.convert(table, kind, dec_hook=_decode)
+        return msgspec.convert(table, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {_explain(str(error), kind)}") from None
 
 
-def _decode(kind: type[Any], value: object) -> object:
+def decode_hook(kind: type[Any], value: object) -> object:
+    """For msgspec: how the types of this module are read."""
     if kind is Size:
         return Size.parse(value)
     if kind is Path:
@@ -328,6 +329,15 @@ def _decode(kind: type[Any], value: object) -> object:
             raise ValueError("Expected a path")
         return Path(value)
     raise NotImplementedError(kind)
+
+
+def encode_hook(value: object) -> object:
+    """For msgspec: how the types of this module are written."""
+    if isinstance(value, Size):
+        return int(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(type(value))
 
 
 def _explain(message: str, kind: type[Any]) -> str:

@@ -18,10 +18,10 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from gksmd.config import decode_hook, encode_hook
 from gksmd.core import Core
 from gksmd.domains import Container, Decision, Domain, Subject
 from gksmd.jsonlines import RefusedError
@@ -72,7 +72,7 @@ class Registry:
 
     def _restore_one(self, path: Path) -> None:
         try:
-            self._adopt(msgspec.json.decode(path.read_bytes(), type=Record, dec_hook=_decode))
+            self._adopt(msgspec.json.decode(path.read_bytes(), type=Record, dec_hook=decode_hook))
         except (OSError, msgspec.DecodeError, RefusedError) as error:
             log.info("container %s is not restored: %s", path.stem, error)
             self.forget(path.stem)
@@ -170,7 +170,7 @@ class Registry:
     def _save(self, record: Record) -> None:
         path = self._path(record.facts.id)
         temporary = path.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(record, enc_hook=_encode))
+        temporary.write_bytes(msgspec.json.encode(record, enc_hook=encode_hook))
         temporary.replace(path)
 
     def _expect_bind(self, name: str, seconds: float) -> None:
@@ -197,18 +197,6 @@ class Registry:
             os.close(old)
         self._pidfds[name] = pidfd
         loop.add_reader(pidfd, self.forget, name)
-
-
-def _encode(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value)
-    raise NotImplementedError(type(value))
-
-
-def _decode(kind: type[Any], value: object) -> object:
-    if issubclass(kind, Path) and isinstance(value, str):
-        return Path(value)
-    raise NotImplementedError(kind)
 
 
 def _start_ticks(pid: int) -> int:

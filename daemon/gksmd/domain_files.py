@@ -56,6 +56,19 @@ class DomainFile(Section, frozen=True):
     domain: tuple[Entry, ...] = ()
 
 
+class OverlapError(ConfigError):
+    """Two rules can match one container, and nothing says which is tried first."""
+
+    def __init__(self, sentence: str, names: tuple[str, str]) -> None:
+        """``names`` are those of the two domains."""
+        super().__init__(sentence)
+        self.names = names
+
+    def other(self, name: str) -> str:
+        """The domain that is not ``name``."""
+        return self.names[1] if self.names[0] == name else self.names[0]
+
+
 @dataclass(frozen=True)
 class Located:
     """An entry, the file it stands in, and whether that file orders its entries."""
@@ -142,8 +155,8 @@ def _domain(located: Located, trusted: tuple[SourceName, ...]) -> Domain:
         name=entry.name,
         kinds=frozenset(entry.share),
         guard=None if entry.guard == "auto" else entry.guard,
-        budget_bytes=entry.budget,
-        host_copy_bytes=entry.host_copies,
+        budget_bytes=int(entry.budget),
+        host_copy_bytes=None if entry.host_copies is None else int(entry.host_copies),
         rule=rule,
         source=path,
     )
@@ -213,10 +226,11 @@ class _Order:
                 if j not in later[i] and self._rules[i].overlaps(self._rules[j]):
                     new, old = max(i, j), min(i, j)
                     name, other = self._entries[new].entry.name, self._entries[old].entry.name
-                    raise ConfigError(
+                    raise OverlapError(
                         f'{self._entries[new].path}: rules of "{name}" ({self._rules[new]}) and '
                         f'"{other}" ({self._rules[old]}) can match one container; say which is '
-                        f'tried first with before = ["{other}"] or after = ["{other}"].'
+                        f'tried first with before = ["{other}"] or after = ["{other}"].',
+                        (name, other),
                     )
 
 

@@ -26,6 +26,8 @@ from typing import Any
 
 import msgspec
 
+from gksmd.config import decode_hook, encode_hook
+
 VERSION = 1
 IDLE_SECONDS = 60.0
 SEND_SECONDS = 10.0
@@ -79,7 +81,9 @@ class JsonLineServer:
     ) -> None:
         """``requests`` is the union of the ops served; ``private``: only privileged peers."""
         self.path = path
-        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(requests)
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            requests, dec_hook=decode_hook
+        )
         self._handler = handler
         self._mode = mode
         self._private = private
@@ -192,7 +196,7 @@ class JsonLineServer:
         return True
 
     async def _send(self, writer: asyncio.StreamWriter, answer: object) -> None:
-        writer.write(msgspec.json.encode(answer) + b"\n")
+        writer.write(msgspec.json.encode(answer, enc_hook=encode_hook) + b"\n")
         await asyncio.wait_for(writer.drain(), SEND_SECONDS)
 
 
