@@ -20,7 +20,8 @@ import random
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -79,8 +80,9 @@ class Tally:
         """The summary."""
         kills = ", ".join(f"{count} {name}" for name, count in sorted(self.kills.items()))
         return (
-            f"soak {'passed' if self.good else 'FAILED'}: kill -9 of {kills}; {self.checks} checks, "
-            f"{self.corrupt_pages} corrupt pages, {self.unexpected_deaths} unexpected deaths; left: "
+            f"soak {'passed' if self.good else 'FAILED'}: kill -9 of {kills}; "
+            f"{self.checks} checks, {self.corrupt_pages} corrupt pages, "
+            f"{self.unexpected_deaths} unexpected deaths; left: "
             f"{self.handles_left} handles, {self.fds_left} fds, {self.leases_left} leases, "
             f"{self.pages_left} pages; gksmd RSS {self.rss_early >> 10} -> {self.rss_late >> 10} "
             f"KiB ({self.rss_growth:+.1%}); {self.seconds:.0f} s"
@@ -91,7 +93,14 @@ class Soak:
     """Workers on a stack, some of which are always dying."""
 
     def __init__(
-        self, stack: Stack, probe: Probe, model: Path, instances: int, seed: int, limit: int
+        self,
+        stack: Stack,
+        probe: Probe,
+        model: Path,
+        *,
+        instances: int,
+        seed: int,
+        limit: int,
     ) -> None:
         self.stack = stack
         self.probe = probe
@@ -163,19 +172,23 @@ class Soak:
     def collect(self, survivors: list[Worker]) -> None:
         """Take the answers of those that were told to write and check."""
         for worker in survivors:
-            try:
+            with self.living(worker):
                 worker.wait_written()
                 self.count(worker.wait_checked())
-            except ChildError as error:
-                self.lose(worker, error)
         # Half of the newcomers are still loading when the next one dies.
-        for worker in list(self.loading):
+        for worker in [each for each in self.workers if each in self.loading]:
             if self.dice.random() < 0.5:
-                try:
+                with self.living(worker):
                     self.settle(worker)
-                except ChildError as error:
-                    self.lose(worker, error)
         self.fill_up()
+
+    @contextmanager
+    def living(self, worker: Worker) -> Iterator[None]:
+        """The worker is to survive the block; if it does not, that is counted."""
+        try:
+            yield
+        except ChildError as error:
+            self.lose(worker, error)
 
     def lose(self, worker: Worker, error: ChildError) -> None:
         """A survivor did not survive."""
@@ -190,6 +203,11 @@ class Soak:
         for worker in self.workers:
             self.settle(worker)
             self.count(worker.check())
+
+    def stop(self) -> None:
+        """Whatever happened, no worker is left."""
+        for worker in self.workers:
+            worker.stop()
 
     def leave(self) -> None:
         """All workers end by themselves."""
@@ -279,9 +297,16 @@ def run(options: argparse.Namespace, console: Console) -> Tally:
                 )
                 stack = undo.enter_context(Stack(gpu, config=config))
                 probe = undo.enter_context(memory_probe(gpu.environment(), stack.log("probe")))
-                soak = Soak(stack, probe, model, options.instances, options.seed, limit)
+                soak = Soak(
+                    stack,
+                    probe,
+                    model,
+                    instances=options.instances,
+                    seed=options.seed,
+                    limit=limit,
+                )
                 soak.tally = tally
-                undo.callback(lambda workers=soak.workers: [each.stop() for each in workers])
+                undo.callback(soak.stop)
                 if spare_gksmd:
                     part_two(soak, options.kills, progress, task)
                 else:
