@@ -21,10 +21,11 @@
 #include "cuda_abi.h"
 
 struct gksm;
-struct gksm_gpu;
+struct gksm_mark;
 
-#define GKSM_SPAN_WRITE 1u /* the call writes here; else it reads */
+#define GKSM_SPAN_WRITE 1u	/* the call writes here; else it reads */
 #define GKSM_SPAN_EVERY_BYTE 2u /* it writes every byte of the span */
+#define GKSM_SPAN_LAUNCH 4u	/* a kernel may touch it: back it, no more */
 
 struct gksm_span {
 	CUdeviceptr address;
@@ -33,20 +34,18 @@ struct gksm_span {
 };
 
 struct gksm_access {
-	struct gksm *process;
-	struct gksm_gpu *gpu; /* whose gate is held; NULL: nothing of ours was touched */
-	struct gksm_read_mark *marks;
+	struct gksm *process;	/* whose gate is held; NULL: nothing of ours was touched */
+	struct gksm_mark *mark; /* pages marked copy-busy by it */
 };
 
 /*
- * stream: as the driver would see it: CU_STREAM_LEGACY for the NULL stream of
- * plain entry points, CU_STREAM_PER_THREAD for that of _ptsz/_ptds ones.
  * Returns CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY: a page could not be made
  * private; nothing is held then, and the wrapper returns that error. end must be
- * called after every success.
+ * called after every success. stream: as the driver sees it: CU_STREAM_LEGACY for the
+ * NULL stream of plain entry points, CU_STREAM_PER_THREAD for that of _ptsz/_ptds ones.
  */
 CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, size_t count,
-			   CUstream stream, struct gksm_access *access);
+			   struct gksm_access *access);
 void gksm_access_end(struct gksm_access *access, CUstream stream);
 
 /* true: some page of the spans is ours (cheap: range checks only). */

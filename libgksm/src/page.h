@@ -40,8 +40,10 @@
  *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         wait
  *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         wait
  *   UNSHARE      =         =         =         =         =         PRIVATE   wait
- *   FREE         FREE      FREE      wait      FREE      wait      FREE      wait
+ *   RELEASE      FREE      FREE      wait      FREE      wait      FREE      wait
  *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      wait
+ *
+ * LOST stays under every event but RELEASE (FREE); FREE takes none.
  *
  * /c: the COW thread. Notes to single cells:
  *   LOAD_FULL on SHARED: the page is detached first, without copying, since every
@@ -66,12 +68,13 @@
 
 #include "cuda_abi.h"
 
-#define GKSM_PAGE_STATES(X)                                                                        \
+#define GKSM_PAGE_STATES(X) \
 	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(SHARED) X(BUSY) X(LOST)
 
-#define GKSM_PAGE_EVENTS(X)                                                                        \
-	X(LOAD_PART) X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ)          \
-	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
+#define GKSM_PAGE_EVENTS(X)                                                                    \
+	X(LOAD_PART)                                                                           \
+	X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) X(LAUNCH) X(SEAL) \
+		X(UNSHARE) X(RELEASE) X(LOSE)
 
 enum gksm_page_state {
 #define X(name) GKSM_PAGE_##name,
@@ -99,17 +102,20 @@ struct gksm_page_rule {
 };
 
 struct gksm_assembly;
+struct gksm_engine;
 
 struct gksm_page {
-	_Atomic uint32_t state;     /* enum gksm_page_state; a futex word */
-	_Atomic uint32_t copy_busy; /* copy-engine reads in flight that saw it SHARED */
-	uint32_t allocation;        /* index + 1 into the gpu's allocations; 0: none */
-	_Atomic uint16_t pins;      /* handed out, or in a live graph: never shared */
-	uint8_t unshared;           /* enum gksm_unshared, meaningful in PRIVATE */
-	uint8_t sealed;
-	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
-	uint64_t page_id;                    /* in SHARED */
-	struct gksm_assembly *assembly;      /* in FILLING, LOADING and RELOAD */
+	_Atomic uint32_t state;	     /* enum gksm_page_state; a futex word */
+	_Atomic uint32_t copy_busy;  /* copy-engine reads in flight that saw it SHARED */
+	_Atomic uint32_t allocation; /* index + 1 into the gpu's allocations; 0: none */
+	_Atomic uint16_t pins;	     /* handed out, or in a live graph: never shared */
+	_Atomic uint8_t unshared;    /* enum gksm_unshared, meaningful in PRIVATE */
+	_Atomic uint8_t sealed;
+	CUmemGenericAllocationHandle handle;  /* ours to release; 0: none */
+	_Atomic uint64_t page_id;	      /* in SHARED; 0: gksmd has not named it */
+	struct gksm_assembly *assembly;	      /* in FILLING and LOADING */
+	const void *snapshot;		      /* in LOADING: all its bytes, pinned */
+	_Atomic(struct gksm_engine *) engine; /* of the context it was allocated in */
 };
 
 /* The table above, one rule. */

@@ -21,6 +21,7 @@ struct gksm_link;
 struct gksm_pool;
 struct gksm_streams;
 struct gksm_graphs;
+struct gksm_exports;
 
 /* Read once, at the first successful cuInit, from the environment. */
 struct gksm_settings {
@@ -28,6 +29,12 @@ struct gksm_settings {
 	char socket_path[108];  /* GKSM_SOCKET, else /run/gksm/gksm.sock */
 	char driver_path[4096]; /* GKSM_DRIVER, else libcuda.so.1 as the loader finds it */
 	unsigned hello_wait_ms; /* how long cuInit may wait for gksmd: GKSM_HELLO_WAIT_MS, 1000 */
+};
+
+/* A device's primary context as the program holds it. */
+struct gksm_primary {
+	_Atomic(CUcontext) context; /* NULL: not retained */
+	_Atomic uint32_t retained;
 };
 
 struct gksm {
@@ -39,8 +46,14 @@ struct gksm {
 	struct gksm_graphs *graphs;
 	_Atomic(struct gksm_gpu *) gpus[GKSM_GPUS_MAX]; /* by CUdevice; made at first use */
 	struct gksm_mutex gpus_lock;
+	bool gpu_refused[GKSM_GPUS_MAX]; /* tried once, cannot be managed */
+	struct gksm_gate gate; /* held around enqueues; closed while mappings change */
 	_Atomic uint64_t next_buffer_id;
+	_Atomic uint32_t gated_gpus; /* with a guard that needs the launch gate */
 	_Atomic bool paused; /* CONTROL: no new attaches or publications */
+	struct gksm_primary primaries[GKSM_GPUS_MAX]; /* by CUdevice */
+	_Atomic bool ipc_reported;
+	struct gksm_exports *exports; /* of interpose/export.c, made at first use */
 };
 
 /*

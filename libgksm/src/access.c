@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Around every copy, set and graph call: pages it writes get memory of their own,
+ * pages it reads exist, and no mapping changes between that and the enqueue.
+ */
+#include "access.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "engine.h"
+#include "gpu.h"
+#include "marks.h"
+#include "privatize.h"
+#include "report.h"
+#include "streams.h"
+
+#define PAGE ((uint64_t)GKSM_PAGE_SIZE)
+
+struct walk {
+	struct gksm *process;
+	enum gksm_page_event event;
+	bool discard; /* full pages need not keep their old bytes */
+	bool pending; /* other work may touch pages this call reads */
+	struct gksm_mark **mark;
+};
+
+struct page_range {
+	struct gksm_gpu *gpu;
+	uint64_t first;
+	uint64_t end;
+};
+
+/* The part of a span that lies in the arena where it starts. */
+static bool range_of(struct gksm *process, const struct gksm_span *span, struct page_range *range)
+{
+	uint64_t last;
+
+	range->gpu = gksm_gpu_of(process, span->address, &range->first);
+	if (!range->gpu || span->bytes == 0)
+		return false;
+	last = (span->address + span->bytes - 1 - range->gpu->arena_base) / PAGE;
+	range->end = last < range->gpu->arena_pages ? last + 1 : range->gpu->arena_pages;
+	return true;
+}
+
+bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		if (gksm_gpu_of(process, spans[i].address, NULL))
+			return true;
+	return false;
+}
+
+static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
+{
+	return (span->flags & GKSM_SPAN_EVERY_BYTE) && span->address <= page &&
+	       span->address + span->bytes >= page + PAGE;
+}
+
+static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
+			const struct walk *walk, bool discard)
+{
+	struct gksm_engine *engine = gpu->pages[page].engine;
+	struct gksm_privatize how = {
+		.why = walk->event == GKSM_ON_LAUNCH ? GKSM_UNSHARED_KERNEL : GKSM_UNSHARED_API,
+		.reason = GKSM_DETACH_API_WRITE,
+		.discard = discard,
+	};
+	int error;
+
+	gksm_mutex_lock(&engine->write_lock);
+	if (atomic_load(&engine->gone)) {
+		gksm_page_put(gpu, page, from);
+		error = -EIO;
+	} else {
+		how.mover = &engine->write;
+		error = gksm_privatize(gpu, page, from, &how);
+	}
+	gksm_mutex_unlock(&engine->write_lock);
+	if (!error && from == GKSM_PAGE_SHARED)
+		atomic_fetch_add(&gpu->counters.api_detaches, 1);
+	return error;
+}
+
+/* Counts this read in on a SHARED page; the caller looks at the state again if it
+ * changed before the count was there. */
+static int read_shared(struct gksm_gpu *gpu, uint64_t page, const struct walk *walk, bool *again)
+{
+	int error;
+
+	*again = false;
+	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
+		return 0; /* remaps drain all work first */
+	if (walk->pending) {
+		*again = gksm_page_take(gpu, page, GKSM_PAGE_SHARED);
+		if (!*again) {
+			*again = true;
+			return 0;
+		}
+		return make_private(gpu, page, GKSM_PAGE_SHARED, walk, false);
+	}
+	error = gksm_mark_add(walk->mark, gpu, page);
+	*again = !error && gksm_page_state(gpu, page) != GKSM_PAGE_SHARED;
+	return error;
+}
+
+static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *walk, bool whole)
+{
+	for (;;) {
+		enum gksm_page_state state = gksm_page_state(gpu, page);
+		struct gksm_page_rule rule = gksm_page_rule(state, walk->event);
+		bool again;
+		int error;
+
+		switch (rule.verdict) {
+		case GKSM_GO:
+			if (!gksm_page_take(gpu, page, state))
+				continue;
+			return make_private(gpu, page, state, walk, whole && walk->discard);
+		case GKSM_WAIT_IT:
+			gksm_page_wait(gpu, page, state);
+			continue;
+		default:
+			if (walk->event != GKSM_ON_COPY_READ || state != GKSM_PAGE_SHARED)
+				return 0;
+			error = read_shared(gpu, page, walk, &again);
+			if (error || !again)
+				return error;
+		}
+	}
+}
+
+static int ready_range(const struct page_range *range, const struct gksm_span *span,
+		       const struct walk *walk)
+{
+	uint64_t page;
+	int error = 0;
+
+	for (page = range->first; !error && page < range->end; page++)
+		error = ready_page(range->gpu, page, walk,
+				   span && whole_page(span, gksm_page_address(range->gpu, page)));
+	return error;
+}
+
+static bool any_shared(const struct page_range *range)
+{
+	uint64_t page;
+
+	for (page = range->first; page < range->end; page++)
+		if (gksm_page_state(range->gpu, page) == GKSM_PAGE_SHARED)
+			return true;
+	return false;
+}
+
+/*
+ * Without a fault guard a shared page may only be remapped while nothing runs. An API
+ * write keeps trying, with the gate open in between so that nobody else stands still.
+ */
+static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count,
+			    CUcontext context)
+{
+	struct walk walk = {.process = process, .event = GKSM_ON_API_WRITE};
+	bool reported = false;
+
+	for (;;) {
+		struct page_range range;
+		unsigned drain_ms = 0;
+		bool idle;
+		int error = 0;
+		size_t i;
+
+		for (i = 0; i < count; i++)
+			if ((spans[i].flags & GKSM_SPAN_WRITE) &&
+			    range_of(process, &spans[i], &range) &&
+			    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT &&
+			    any_shared(&range))
+				drain_ms =
+					range.gpu->terms.drain_ms ? range.gpu->terms.drain_ms : 20;
+		if (!drain_ms)
+			return;
+		idle = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
+		if (idle && gksm_wait_idle(process, context, (int)drain_ms) == -ETIMEDOUT) {
+			gksm_gate_open(&process->gate);
+			idle = false;
+		}
+		if (!idle) {
+			if (!reported)
+				gksm_report(process, GKSM_WARNING,
+					    "a write to shared pages waits for running kernels");
+			reported = true;
+			gksm_sleep_ns(1000000);
+			continue;
+		}
+		for (i = 0; !error && i < count; i++)
+			if ((spans[i].flags & GKSM_SPAN_WRITE) &&
+			    range_of(process, &spans[i], &range))
+				error = ready_range(&range, NULL, &walk);
+		gksm_gate_open(&process->gate);
+		if (error)
+			return; /* met again, and answered, by the caller's own walk */
+	}
+}
+
+static CUcontext current_context(struct gksm *process)
+{
+	CUcontext context = NULL;
+
+	process->driver.cuCtxGetCurrent(&context);
+	return context;
+}
+
+static enum gksm_page_event event_of(const struct gksm_span *span)
+{
+	if (span->flags & GKSM_SPAN_WRITE)
+		return GKSM_ON_API_WRITE;
+	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
+}
+
+static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
+		       CUcontext context, struct gksm_mark **mark)
+{
+	struct walk walk = {.process = process, .mark = mark};
+	bool asked = false;
+	size_t i;
+
+	for (i = 0; i < count; i++) {
+		struct page_range range;
+		int error;
+
+		if (!range_of(process, &spans[i], &range))
+			continue;
+		/* Asked once, and only when a shared page makes the answer matter. */
+		if (!asked && any_shared(&range)) {
+			walk.pending = gksm_work_pending(process, context, NULL);
+			walk.discard = !walk.pending;
+			asked = true;
+		}
+		walk.event = event_of(&spans[i]);
+		error = ready_range(&range, &spans[i], &walk);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, size_t count,
+			   struct gksm_access *access)
+{
+	CUcontext context;
+	int error;
+
+	memset(access, 0, sizeof(*access));
+	if (!gksm_spans_ours(process, spans, count))
+		return CUDA_SUCCESS;
+	context = current_context(process);
+	drain_for_write(process, spans, count, context);
+	gksm_gate_enter(&process->gate);
+	access->process = process;
+	error = ready_spans(process, spans, count, context, &access->mark);
+	if (!error)
+		return CUDA_SUCCESS;
+	gksm_mark_drop(access->mark);
+	gksm_gate_leave(&process->gate);
+	memset(access, 0, sizeof(*access));
+	/* -EIO: the driver's own call meets the dead context and says so. */
+	return error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+void gksm_access_end(struct gksm_access *access, CUstream stream)
+{
+	if (!access->process)
+		return;
+	gksm_mark_enqueued(access->mark, stream);
+	gksm_gate_leave(&access->process->gate);
+}
+
+CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct page_range range;
+	struct gksm_access access;
+	uint64_t page;
+	size_t i;
+
+	/* Counted first: a load that comes in between then leaves the pages alone. */
+	for (i = 0; i < count; i++)
+		if (range_of(process, &spans[i], &range))
+			for (page = range.first; page < range.end; page++)
+				atomic_fetch_add(&range.gpu->pages[page].pins, 1);
+	for (i = 0; !result && i < count; i++) {
+		struct gksm_span write = spans[i];
+
+		if (!range_of(process, &write, &range))
+			continue;
+		write.flags = GKSM_SPAN_WRITE;
+		result = gksm_access_begin(process, &write, 1, &access);
+		if (!result)
+			gksm_access_end(&access, NULL);
+	}
+	if (result)
+		gksm_unpin(process, spans, count);
+	return result;
+}
+
+void gksm_unpin(struct gksm *process, const struct gksm_span *spans, size_t count)
+{
+	struct page_range range;
+	uint64_t page;
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		if (range_of(process, &spans[i], &range))
+			for (page = range.first; page < range.end; page++)
+				atomic_fetch_sub(&range.gpu->pages[page].pins, 1);
+}

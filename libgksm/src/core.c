@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starting the core, and what gksmd says unasked. */
+#include <errno.h>
+#include <string.h>
+
+#include "cow.h"
+#include "gpu.h"
+#include "guard.h"
+#include "hash.h"
+#include "link.h"
+#include "process.h"
+#include "report.h"
+
+#ifndef GKSM_BUILD_ID
+#define GKSM_BUILD_ID "0.1.0"
+#endif
+
+static void on_up(void *user, const struct gksm_welcome *welcome)
+{
+	struct gksm *process = user;
+
+	atomic_store(&process->paused, !welcome->sharing);
+}
+
+static void on_down(void *user)
+{
+	/* Nothing: gksm_gpu_sharing asks the link, and what is mapped stays mapped. */
+	(void)user;
+}
+
+static void on_control(void *user, const struct gksm_control *control)
+{
+	struct gksm *process = user;
+	int i;
+
+	switch (control->action) {
+	case GKSM_CONTROL_PAUSE:
+		atomic_store(&process->paused, true);
+		break;
+	case GKSM_CONTROL_RESUME:
+		atomic_store(&process->paused, false);
+		break;
+	case GKSM_CONTROL_UNSHARE:
+		atomic_store(&process->paused, true);
+		for (i = 0; i < GKSM_GPUS_MAX; i++) {
+			struct gksm_gpu *gpu = atomic_load(&process->gpus[i]);
+
+			if (gpu)
+				gksm_cow_unshare(gpu);
+		}
+		break;
+	default: /* a newer gksmd's: what it means is not known here */
+		break;
+	}
+}
+
+static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_opened *opened)
+{
+	struct gksm *process = user;
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+
+	if (!gpu)
+		return;
+	gksm_guard_start(gpu, opened);
+	gksm_gpu_report_usage(gpu);
+}
+
+static size_t on_announce(void *user, unsigned index, size_t *cursor,
+			  struct gksm_page_entry *entries, size_t capacity)
+{
+	struct gksm *process = user;
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+	size_t count = 0;
+
+	if (!gpu)
+		return 0;
+	while (count < capacity && *cursor < gpu->arena_pages) {
+		uint64_t page = (*cursor)++;
+		uint64_t page_id = atomic_load(&gpu->pages[page].page_id);
+
+		/* A page that leaves right now says so in a DETACHED that queues behind
+		 * this. */
+		if (gksm_page_state(gpu, page) != GKSM_PAGE_SHARED || !page_id)
+			continue;
+		entries[count] = (struct gksm_page_entry){.page_id = page_id, .mappings = 1};
+		count++;
+	}
+	return count;
+}
+
+static const struct gksm_link_events events = {
+	.up = on_up,
+	.down = on_down,
+	.control = on_control,
+	.gpu_opened = on_gpu_opened,
+	.announce = on_announce,
+};
+
+static void say_hello(struct gksm *process, struct gksm_hello *hello)
+{
+	memset(hello, 0, sizeof(*hello));
+	hello->protocol_min = GKSM_PROTOCOL_MIN;
+	hello->protocol_max = GKSM_PROTOCOL_MAX;
+	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT;
+	hello->guards = gksm_guards_possible(process);
+	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
+	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);
+}
+
+int gksm_core_start(struct gksm *process)
+{
+	struct gksm_welcome welcome;
+	struct gksm_hello hello;
+
+	say_hello(process, &hello);
+	process->link = gksm_link_start(process->settings.socket_path, &hello, &events, process);
+	if (!process->link)
+		return -ENOMEM;
+	/* No threads to be had is no reason to stay away: the callers do the work then. */
+	process->pool = gksm_pool_start(0);
+	if (gksm_link_wait(process->link, (int)process->settings.hello_wait_ms, &welcome))
+		gksm_report(process, GKSM_INFO,
+			    "gksmd does not answer at %s: private until it does",
+			    process->settings.socket_path);
+	return 0;
+}

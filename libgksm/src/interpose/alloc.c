@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocation and release. Large linear memory comes from the arena; pitched, managed,
+ * stream-ordered and host memory is the driver's, and its entry points are not
+ * wrapped unless they make other threads wait (outside.h).
+ */
+#include "alloc.h"
+
+#include "interpose/outside.h"
+#include "wrap.h"
+
+GKSM_WRAP(cuMemAlloc_v2)(CUdeviceptr *address, size_t bytes)
+{
+	struct gksm *process = gksm_process();
+	CUresult result;
+
+	if (process && address && gksm_alloc(process, address, bytes, &result))
+		return result;
+	return GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+}
+
+GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
+{
+	struct gksm *process = gksm_process();
+	CUresult result;
+
+	if (process && address) {
+		if (gksm_free(process, address, &result))
+			return result;
+		gksm_wait_outside(process, -1);
+	}
+	return GKSM_REAL(cuMemFree_v2)(address);
+}
+
+/* Addresses of 32 bits: never an arena's. */
+GKSM_WRAP(cuMemFree)(CUdeviceptr_v1 address)
+{
+	struct gksm *process = gksm_process();
+
+	if (process && address)
+		gksm_wait_outside(process, -1);
+	return GKSM_REAL(cuMemFree)(address);
+}
+
+GKSM_WRAP(cuMemFreeHost)(void *memory)
+{
+	struct gksm *process = gksm_process();
+
+	if (process && memory)
+		gksm_wait_outside(process, -1);
+	return GKSM_REAL(cuMemFreeHost)(memory);
+}
+
+GKSM_WRAP(cuMemHostUnregister)(void *memory)
+{
+	struct gksm *process = gksm_process();
+
+	if (process)
+		gksm_wait_outside(process, -1);
+	return GKSM_REAL(cuMemHostUnregister)(memory);
+}
