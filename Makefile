@@ -15,6 +15,8 @@ VENV := $(BUILD)/venv
 PY := $(VENV)/bin/python
 CC ?= gcc
 ARGS ?=
+# make V=1 shows the commands
+Q := $(if $(V),,@)
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes
 CFLAGS_ALL := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -pthread $(WARNINGS) $(SANITIZE) $(CFLAGS)

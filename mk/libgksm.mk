@@ -17,16 +17,16 @@ GKSM_LIBS = $(if $(SANITIZE),,-lc -lgcc)
 # Order only: the generator leaves unchanged files alone, and .d files know who reads them.
 $(OUT)/libgksm/%.o: libgksm/src/%.c | $(GKSM_GEN)/.done
 	@mkdir -p $(@D)
-	$(CC) $(GKSM_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(GKSM_CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/libgksm/exports.o: $(GKSM_GEN)/exports.S
 	@mkdir -p $(@D)
-	$(CC) -fPIC -c $< -o $@
+	$(Q)$(CC) -fPIC -c $< -o $@
 
 $(GKSM_GEN)/exports.S $(GKSM_GEN)/gksm_entry_points.h: $(GKSM_GEN)/.done ;
 
 $(OUT)/libgksm.so: $(GKSM_OBJ) $(OUT)/libgksm/exports.o
-	$(CC) -shared $(SANITIZE) $(GKSM_LDFLAGS) -o $@ $^ $(GKSM_LIBS)
+	$(Q)$(CC) -shared $(SANITIZE) $(GKSM_LDFLAGS) -o $@ $^ $(GKSM_LIBS)
 
 $(GKSM_GEN)/.done: $(wildcard libgksm/gen/*.py) $(BUILD)/cuda/.done
 	@mkdir -p $(GKSM_GEN)
@@ -34,3 +34,5 @@ $(GKSM_GEN)/.done: $(wildcard libgksm/gen/*.py) $(BUILD)/cuda/.done
 	@touch $@
 
 -include $(GKSM_OBJ:.o=.d)
+
+include mk/libgksm_tests.mk

@@ -10,15 +10,15 @@ SIM_CFLAGS = $(CFLAGS_ALL) -D_GNU_SOURCE -D__CUDA_API_VERSION_INTERNAL -D__CUDA_
 
 $(OUT)/simcuda/obj/%.o: simcuda/src/%.c $(BUILD)/cuda/.done
 	@mkdir -p $(@D)
-	$(CC) $(SIM_CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(SIM_CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/simcuda/obj/gen/%.o: $(SIM_GEN)/.done simcuda/src/surface.h
 	@mkdir -p $(@D)
-	$(CC) $(SIM_CFLAGS) -Wno-missing-prototypes -c $(SIM_GEN)/$*.c -o $@
+	$(Q)$(CC) $(SIM_CFLAGS) -Wno-missing-prototypes -c $(SIM_GEN)/$*.c -o $@
 
 # -Bsymbolic: its calls of its own entry points must not land in a preloaded libgksm.
 $(OUT)/simcuda/libcuda.so.1: $(SIM_OBJ)
-	$(CC) -shared $(SANITIZE) -Wl,-soname,libcuda.so.1 -Wl,-z,defs -Wl,-Bsymbolic -o $@ $^ -lm -pthread
+	$(Q)$(CC) -shared $(SANITIZE) -Wl,-soname,libcuda.so.1 -Wl,-z,defs -Wl,-Bsymbolic -o $@ $^ -lm -pthread
 
 $(SIM_GEN)/.done: $(wildcard simcuda/gen/*.py) $(BUILD)/cuda/.done
 	$(PY) -m simcuda.gen --headers $(BUILD)/cuda --into $(SIM_GEN) --cc '$(firstword $(CC))'
