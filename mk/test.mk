@@ -8,7 +8,6 @@ test: preflight all workers check
 
 check: $(VENV)/.done
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check bench tests
 	$(VENV)/bin/mypy daemon bench mk
 	$(VENV)/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
 
