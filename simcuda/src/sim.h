@@ -102,7 +102,8 @@ struct sim {
 	int device_count;
 	struct sim_device devices[SIM_DEVICES_MAX];
 	pthread_mutex_t contexts_lock;
-	struct sim_context *contexts; /* every one ever made: handles stay readable */
+	/* Every one ever made, never freed: handles stay readable, without a lock. */
+	_Atomic(struct sim_context *) contexts;
 	pthread_mutex_t memory_lock;
 	struct sim_va *va;
 	struct sim_host *host;
@@ -332,6 +333,10 @@ struct sim_set {
 	size_t height;
 	bool graph;
 };
+
+/* array.c: where an array's texels lie: rows of pitch bytes, slices of height rows.
+ * false: no such array. */
+bool sim_array_layout(CUarray array, CUdeviceptr *base, size_t *pitch, size_t *height);
 
 /* The checks that a call makes at once. */
 CUresult sim_copy_check(const struct sim_copy *copy);

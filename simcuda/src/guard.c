@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device.h"
+#include "gksm/guard.h"
+#include "va.h"
+
+#define HOLDS_MAX 256
+#define DEADLINE_MS_DEFAULT 500
+#define BUDGET_MS_DEFAULT 50
+#define STALLS_MAX 1024
+#define SECOND_NS 1000000000ull
+
+enum hold_state { HOLD_FREE, HOLD_WAITING, HOLD_DONE, HOLD_REFUSED };
+
+struct hold {
+	_Atomic uint32_t state; /* enum hold_state; a futex word */
+	uint32_t access;
+	uint64_t page;
+	uint64_t held_ns;
+	unsigned waiters;
+	bool sent;
+};
+
+struct stall {
+	uint64_t from, to;
+};
+
+struct sim_guard {
+	struct sim_device *device;
+	CUdeviceptr base;
+	uint64_t pages;
+	_Atomic uint8_t *states; /* the process's: not to be trusted */
+	uint64_t deadline_ns;
+	uint64_t budget_ns;
+	int fd;	  /* our end */
+	int wake; /* eventfd: a hold was added */
+	pthread_mutex_t lock;
+	bool closed;
+	struct hold holds[HOLDS_MAX]; /* not malloc: it is filled in a signal handler */
+	unsigned waiting;	      /* holds in HOLD_WAITING */
+	uint64_t sequence;
+	uint64_t last_completed;
+	uint64_t stall_start; /* while waiting > 0 */
+	struct stall stalls[STALLS_MAX];
+	unsigned stall_next;
+	bool over, over_sent;
+	uint8_t partial[sizeof(struct gksm_fault_answer)];
+	size_t partial_bytes;
+};
+
+/* Users of device->guard: it is freed only when they are gone. By device ordinal. */
+static _Atomic int guard_users[SIM_DEVICES_MAX];
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
+{
+	/* Bounded: the death of a context wakes nobody here. */
+	struct timespec limit = {.tv_nsec = 10000000};
+
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, &limit, NULL, 0);
+}
+
+/* ---- holds; guard->lock held ------------------------------------------------- */
+
+static struct hold *hold_find(struct sim_guard *guard, uint64_t page)
+{
+	for (unsigned i = 0; i < HOLDS_MAX; i++) {
+		struct hold *hold = &guard->holds[i];
+
+		if (hold->page == page && atomic_load(&hold->state) == HOLD_WAITING)
+			return hold;
+	}
+	return NULL;
+}
+
+static bool send_record(struct sim_guard *guard, const struct gksm_fault *fault)
+{
+	return send(guard->fd, fault, sizeof(*fault), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+	       (ssize_t)sizeof(*fault);
+}
+
+static void hold_send(struct sim_guard *guard, struct hold *hold)
+{
+	struct gksm_fault fault = {
+		.page = hold->page,
+		.access = hold->access,
+		.held_ns = hold->held_ns,
+		.sequence = guard->sequence + 1,
+	};
+
+	hold->sent = send_record(guard, &fault);
+	if (hold->sent)
+		guard->sequence++;
+}
+
+static struct hold *hold_add(struct sim_guard *guard, uint64_t page, bool write)
+{
+	for (unsigned i = 0; i < HOLDS_MAX; i++) {
+		struct hold *hold = &guard->holds[i];
+
+		if (atomic_load(&hold->state) != HOLD_FREE)
+			continue;
+		hold->page = page;
+		hold->access = write ? GKSM_FAULT_WRITE : GKSM_FAULT_READ;
+		hold->held_ns = sim_now_ns();
+		hold->waiters = 0;
+		atomic_store(&hold->state, HOLD_WAITING);
+		if (!guard->waiting++) {
+			guard->stall_start = hold->held_ns;
+			sim_device_set_held(guard->device, true);
+		}
+		hold_send(guard, hold);
+		/* The thread now has a deadline to watch. */
+		(void)eventfd_write(guard->wake, 1);
+		return hold;
+	}
+	return NULL;
+}
+
+static void hold_end(struct sim_guard *guard, struct hold *hold, enum hold_state state)
+{
+	if (!--guard->waiting) {
+		guard->stalls[guard->stall_next++ % STALLS_MAX] =
+			(struct stall){guard->stall_start, sim_now_ns()};
+		sim_device_set_held(guard->device, false);
+	}
+	if (hold->waiters) {
+		atomic_store(&hold->state, state);
+		futex_wake(&hold->state);
+	} else {
+		atomic_store(&hold->state, HOLD_FREE);
+	}
+}
+
+static void hold_leave(struct sim_guard *guard, struct hold *hold)
+{
+	if (--hold->waiters)
+		return;
+	if (atomic_load(&hold->state) == HOLD_WAITING)
+		hold_end(guard, hold, HOLD_REFUSED);
+	else
+		atomic_store(&hold->state, HOLD_FREE);
+}
+
+/* ---- a fault ------------------------------------------------------------------ */
+
+static enum sim_verdict hold_fault(struct sim_guard *guard, struct sim_context *context,
+				   uint64_t page, bool write)
+{
+	enum sim_verdict verdict = SIM_VERDICT_FATAL;
+	struct hold *hold;
+
+	pthread_mutex_lock(&guard->lock);
+	hold = guard->closed ? NULL : hold_find(guard, page);
+	if (!hold && !guard->closed)
+		hold = hold_add(guard, page, write);
+	if (!hold) {
+		/* No place for it while hundreds are held: look again. */
+		verdict = guard->closed ? SIM_VERDICT_FATAL : SIM_VERDICT_AGAIN;
+		pthread_mutex_unlock(&guard->lock);
+		return verdict;
+	}
+	hold->waiters++;
+	pthread_mutex_unlock(&guard->lock);
+
+	while (atomic_load(&hold->state) == HOLD_WAITING &&
+	       sim_context_error(context) == CUDA_SUCCESS && !atomic_load(&context->destroyed))
+		futex_wait(&hold->state, HOLD_WAITING);
+
+	pthread_mutex_lock(&guard->lock);
+	if (atomic_load(&hold->state) == HOLD_DONE)
+		verdict = SIM_VERDICT_AGAIN;
+	hold_leave(guard, hold);
+	pthread_mutex_unlock(&guard->lock);
+	return verdict;
+}
+
+static bool to_hold(struct sim_guard *guard, uint64_t page, bool write)
+{
+	uint8_t state = atomic_load(&guard->states[page]);
+
+	return state == GKSM_STATE_HOLD_ALL || (state == GKSM_STATE_HOLD_WRITES && write);
+}
+
+static enum sim_verdict guard_fault(struct sim_guard *guard, struct sim_context *context,
+				    CUdeviceptr address, bool write)
+{
+	enum sim_access needed = write ? SIM_ACCESS_READ_WRITE : SIM_ACCESS_READ;
+	uint64_t page = (address - guard->base) / SIM_PAGE;
+
+	if (address < guard->base || page >= guard->pages)
+		return SIM_VERDICT_FATAL;
+	/*
+	 * The process may have mended the mapping since the access faulted, and have
+	 * said so in the state byte: mapping first, then the byte. So a byte that does
+	 * not hold means that the mapping must be looked at, and the byte once more, in
+	 * case the next change has begun in between.
+	 */
+	for (int look = 0; look < 3; look++) {
+		if (to_hold(guard, page, write))
+			return hold_fault(guard, context, page, write);
+		if (sim_va_access(address) >= needed)
+			return SIM_VERDICT_AGAIN;
+	}
+	return SIM_VERDICT_FATAL;
+}
+
+enum sim_verdict sim_guard_fault(struct sim_context *context, CUdeviceptr address, bool write)
+{
+	struct sim_device *device = context->device;
+	enum sim_verdict verdict = SIM_VERDICT_FATAL;
+	struct sim_guard *guard;
+
+	atomic_fetch_add(&guard_users[device->ordinal], 1);
+	guard = atomic_load(&device->guard);
+	if (guard)
+		verdict = guard_fault(guard, context, address, write);
+	atomic_fetch_sub(&guard_users[device->ordinal], 1);
+	return verdict;
+}
+
+/* ---- the guard's thread ------------------------------------------------------- */
+
+static void answer(struct sim_guard *guard, const struct gksm_fault_answer *given)
+{
+	struct hold *hold = hold_find(guard, given->page);
+
+	if (!hold)
+		return;
+	guard->last_completed = sim_now_ns();
+	hold_end(guard, hold, given->verdict == GKSM_FAULT_DONE ? HOLD_DONE : HOLD_REFUSED);
+}
+
+/* false: the process closed its end. */
+static bool answers_read(struct sim_guard *guard)
+{
+	for (;;) {
+		ssize_t got = recv(guard->fd, guard->partial + guard->partial_bytes,
+				   sizeof(guard->partial) - guard->partial_bytes, MSG_DONTWAIT);
+		struct gksm_fault_answer given;
+
+		if (!got)
+			return false;
+		if (got < 0)
+			return errno == EAGAIN || errno == EINTR;
+		guard->partial_bytes += (size_t)got;
+		if (guard->partial_bytes < sizeof(given))
+			continue;
+		memcpy(&given, guard->partial, sizeof(given));
+		guard->partial_bytes = 0;
+		answer(guard, &given);
+	}
+}
+
+static uint64_t deadline_of(const struct sim_guard *guard, const struct hold *hold)
+{
+	uint64_t start = hold->held_ns;
+
+	if (start < guard->last_completed)
+		start = guard->last_completed;
+	return start + guard->deadline_ns;
+}
+
+/* When the next hold lapses; UINT64_MAX: none is held. */
+static uint64_t deadlines_enforce(struct sim_guard *guard, uint64_t now)
+{
+	uint64_t next = UINT64_MAX;
+
+	for (unsigned i = 0; i < HOLDS_MAX; i++) {
+		struct hold *hold = &guard->holds[i];
+		uint64_t deadline = deadline_of(guard, hold);
+
+		if (atomic_load(&hold->state) != HOLD_WAITING)
+			continue;
+		if (deadline <= now)
+			hold_end(guard, hold, HOLD_REFUSED);
+		else if (deadline < next)
+			next = deadline;
+	}
+	return next;
+}
+
+/* How long the device stood still for this process within the last second. */
+static uint64_t stalled(const struct sim_guard *guard, uint64_t now)
+{
+	uint64_t since = now > SECOND_NS ? now - SECOND_NS : 0;
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < STALLS_MAX; i++) {
+		const struct stall *stall = &guard->stalls[i];
+
+		if (stall->to > since)
+			sum += stall->to - (stall->from > since ? stall->from : since);
+	}
+	if (guard->waiting)
+		sum += now - (guard->stall_start > since ? guard->stall_start : since);
+	return sum;
+}
+
+static void budget_watch(struct sim_guard *guard, uint64_t now)
+{
+	if (stalled(guard, now) <= guard->budget_ns) {
+		guard->over = guard->over_sent = false;
+		return;
+	}
+	guard->over = true;
+	if (!guard->over_sent) {
+		struct gksm_fault fault = {
+			.access = GKSM_FAULT_OVER_BUDGET,
+			.held_ns = now,
+			.sequence = guard->sequence + 1,
+		};
+
+		guard->over_sent = send_record(guard, &fault);
+		if (guard->over_sent)
+			guard->sequence++;
+	}
+}
+
+/* true: some record still does not fit into the process's queue. */
+static bool unsent(struct sim_guard *guard)
+{
+	for (unsigned i = 0; i < HOLDS_MAX; i++) {
+		struct hold *hold = &guard->holds[i];
+
+		if (atomic_load(&hold->state) == HOLD_WAITING && !hold->sent) {
+			hold_send(guard, hold);
+			if (!hold->sent)
+				return true;
+		}
+	}
+	return guard->over && !guard->over_sent;
+}
+
+/* In milliseconds, for poll(). */
+static int patience(const struct sim_guard *guard, uint64_t now, uint64_t deadline)
+{
+	uint64_t until = deadline;
+
+	if (guard->waiting && !guard->over_sent) {
+		uint64_t spent = stalled(guard, now);
+		uint64_t left = guard->budget_ns > spent ? guard->budget_ns - spent : 0;
+
+		if (now + left < until)
+			until = now + left;
+	}
+	/* While over budget: to notice when it is under it again. */
+	if (guard->over && now + SECOND_NS / 20 < until)
+		until = now + SECOND_NS / 20;
+	if (until == UINT64_MAX)
+		return -1;
+	return until <= now ? 1 : (int)((until - now) / 1000000 + 1);
+}
+
+static void guard_close(struct sim_guard *guard)
+{
+	struct sim_device *device = guard->device;
+
+	pthread_mutex_lock(&guard->lock);
+	guard->closed = true;
+	for (unsigned i = 0; i < HOLDS_MAX; i++)
+		if (atomic_load(&guard->holds[i].state) == HOLD_WAITING)
+			hold_end(guard, &guard->holds[i], HOLD_REFUSED);
+	pthread_mutex_unlock(&guard->lock);
+	/* A fault that comes now finds no guard; those inside leave by themselves. */
+	atomic_store(&device->guard, NULL);
+	while (atomic_load(&guard_users[device->ordinal])) {
+		struct timespec moment = {.tv_nsec = 1000000};
+
+		nanosleep(&moment, NULL);
+	}
+	close(guard->fd);
+	close(guard->wake);
+	munmap((void *)guard->states, guard->pages);
+	pthread_mutex_destroy(&guard->lock);
+	free(guard);
+}
+
+static void *guard_main(void *argument)
+{
+	struct sim_guard *guard = argument;
+	bool open = true;
+
+	while (open) {
+		struct pollfd fds[2] = {{.fd = guard->fd, .events = POLLIN},
+					{.fd = guard->wake, .events = POLLIN}};
+		uint64_t now = sim_now_ns();
+		eventfd_t count;
+		int wait;
+
+		pthread_mutex_lock(&guard->lock);
+		budget_watch(guard, now);
+		wait = patience(guard, now, deadlines_enforce(guard, now));
+		if (unsent(guard))
+			fds[0].events |= POLLOUT;
+		pthread_mutex_unlock(&guard->lock);
+
+		if (poll(fds, 2, wait) < 0)
+			continue;
+		if (fds[1].revents)
+			(void)eventfd_read(guard->wake, &count);
+		if (fds[0].revents & (POLLIN | POLLHUP | POLLERR)) {
+			pthread_mutex_lock(&guard->lock);
+			open = answers_read(guard);
+			pthread_mutex_unlock(&guard->lock);
+		}
+	}
+	guard_close(guard);
+	return NULL;
+}
+
+/* ---- opening ------------------------------------------------------------------ */
+
+static struct sim_device *device_by_uuid(const uint8_t uuid[16])
+{
+	for (int i = 0; i < sim_root.device_count; i++)
+		if (!memcmp(sim_root.devices[i].uuid.bytes, uuid, 16))
+			return &sim_root.devices[i];
+	return NULL;
+}
+
+/* The states and both channels. On failure the caller cleans up what was set. */
+static int guard_resources(struct sim_guard *guard, int ends[2], int *state_fd)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends))
+		return -errno;
+	guard->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (guard->wake < 0)
+		return -errno;
+	*state_fd = memfd_create("gksm-guard-states", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*state_fd < 0)
+		return -errno;
+	/* Sealed: shrinking it would turn our look at a state into SIGBUS. */
+	if (ftruncate(*state_fd, (off_t)guard->pages) ||
+	    fcntl(*state_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return -errno;
+	guard->states = mmap(NULL, guard->pages, PROT_READ, MAP_SHARED, *state_fd, 0);
+	return guard->states == MAP_FAILED ? -errno : 0;
+}
+
+static int guard_thread(struct sim_guard *guard)
+{
+	sigset_t all, before;
+	pthread_t thread;
+	int error;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = pthread_create(&thread, NULL, guard_main, guard);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (!error)
+		pthread_detach(thread);
+	return -error;
+}
+
+static int guard_open(struct sim_device *device, const struct gksm_guard_register *wanted,
+		      int *event_fd, int *state_fd)
+{
+	struct sim_guard *guard = calloc(1, sizeof(*guard)), *none = NULL;
+	int ends[2] = {-1, -1}, states = -1;
+	int error;
+
+	if (!guard)
+		return -ENOMEM;
+	guard->device = device;
+	guard->base = wanted->arena_base;
+	guard->pages = wanted->arena_pages;
+	guard->deadline_ns =
+		1000000ull * (wanted->deadline_ms ? wanted->deadline_ms : DEADLINE_MS_DEFAULT);
+	guard->budget_ns = 1000000ull *
+			   (wanted->stall_budget_ms ? wanted->stall_budget_ms : BUDGET_MS_DEFAULT);
+	guard->wake = -1;
+	guard->states = MAP_FAILED;
+	pthread_mutex_init(&guard->lock, NULL);
+	error = guard_resources(guard, ends, &states);
+	guard->fd = ends[0];
+	if (!error && !atomic_compare_exchange_strong(&device->guard, &none, guard))
+		error = -EBUSY;
+	if (!error) {
+		error = guard_thread(guard);
+		if (error)
+			atomic_store(&device->guard, NULL);
+	}
+	if (!error) {
+		*event_fd = ends[1];
+		*state_fd = states;
+		return 0;
+	}
+	for (int i = 0; i < 2; i++)
+		if (ends[i] >= 0)
+			close(ends[i]);
+	if (states >= 0)
+		close(states);
+	if (guard->wake >= 0)
+		close(guard->wake);
+	if (guard->states != MAP_FAILED)
+		munmap((void *)guard->states, guard->pages);
+	free(guard);
+	return error;
+}
+
+SIM_API gksm_sim_guard_open simcudaGuardOpen;
+
+SIM_API int simcudaGuardOpen(const struct gksm_guard_register *registration, int *event_fd,
+			     int *state_fd)
+{
+	struct sim_device *device;
+
+	if (sim_ready() != CUDA_SUCCESS)
+		return -ENODEV;
+	if (!registration || !event_fd || !state_fd ||
+	    registration->bytes < sizeof(*registration) || registration->arena_base % SIM_PAGE ||
+	    !registration->arena_pages || registration->arena_base < sim_va_base ||
+	    registration->arena_pages > (sim_va_end - sim_va_base) / SIM_PAGE ||
+	    registration->arena_base + registration->arena_pages * SIM_PAGE > sim_va_end)
+		return -EINVAL;
+	device = device_by_uuid(registration->gpu_uuid);
+	if (!device)
+		return -EINVAL;
+	if (!sim_root.config.guard)
+		return -ENODEV;
+	return guard_open(device, registration, event_fd, state_fd);
+}
