@@ -82,7 +82,12 @@ static size_t on_announce(void *user, unsigned index, size_t *cursor,
 		 * this. */
 		if (gksm_page_state(gpu, page) != GKSM_PAGE_SHARED || !page_id)
 			continue;
-		entries[count] = (struct gksm_page_entry){.page_id = page_id, .mappings = 1};
+		entries[count] = (struct gksm_page_entry){
+			.page_id = page_id,
+			.hash.low = atomic_load(&gpu->pages[page].hash_low),
+			.hash.high = atomic_load(&gpu->pages[page].hash_high),
+			.mappings = 1,
+		};
 		count++;
 	}
 	return count;

@@ -103,7 +103,9 @@ static int commit(struct gksm_load *load, const struct gksm_load_page *entry,
 	}
 	page->snapshot = NULL;
 	page->handle = with->keep ? with->handle : 0;
-	page->page_id = with->page_id;
+	atomic_store(&page->hash_low, entry->hash.low);
+	atomic_store(&page->hash_high, entry->hash.high);
+	atomic_store(&page->page_id, with->page_id);
 	if (!with->shared) {
 		page->unshared = (uint8_t)with->why;
 		atomic_fetch_add(&gpu->counters.unshared[with->why], 1);

@@ -71,10 +71,12 @@
 #define GKSM_PAGE_STATES(X) \
 	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(SHARED) X(BUSY) X(LOST)
 
-#define GKSM_PAGE_EVENTS(X)                                                                    \
-	X(LOAD_PART)                                                                           \
-	X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) X(LAUNCH) X(SEAL) \
-		X(UNSHARE) X(RELEASE) X(LOSE)
+#define GKSM_PAGE_EVENTS(X)                                                                   \
+	X(LOAD_PART)                                                                          \
+	X(LOAD_FULL)                                                                          \
+	X(COMMIT)                                                                             \
+	X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) \
+		X(LOSE)
 
 enum gksm_page_state {
 #define X(name) GKSM_PAGE_##name,
@@ -111,8 +113,10 @@ struct gksm_page {
 	_Atomic uint16_t pins;	     /* handed out, or in a live graph: never shared */
 	_Atomic uint8_t unshared;    /* enum gksm_unshared, meaningful in PRIVATE */
 	_Atomic uint8_t sealed;
-	CUmemGenericAllocationHandle handle;  /* ours to release; 0: none */
-	_Atomic uint64_t page_id;	      /* in SHARED; 0: gksmd has not named it */
+	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
+	_Atomic uint64_t page_id;	     /* in SHARED; 0: gksmd has not named it */
+	_Atomic uint64_t hash_low; /* XXH3-128 of a SHARED page: told again after a reconnect */
+	_Atomic uint64_t hash_high;
 	struct gksm_assembly *assembly;	      /* in FILLING and LOADING */
 	const void *snapshot;		      /* in LOADING: all its bytes, pinned */
 	_Atomic(struct gksm_engine *) engine; /* of the context it was allocated in */

@@ -286,7 +286,7 @@ struct gksm_segment {
 struct gksm_page_entry {
 	uint64_t page_id;
 	struct gksm_hash128 hash; /* ANNOUNCE; else 0 */
-	uint32_t mappings; /* ANNOUNCE: how many of one's own addresses map it; else 1 */
+	uint32_t mappings; /* of this entry; a page mapped at several addresses may come in several entries */
 	uint32_t reserved;
 };
 

@@ -21,17 +21,11 @@ static void batch_3d(struct gksm_spans *spans, const CUDA_MEMCPY3D_BATCH_OP *cop
 		gksm_spans_copy_operand(spans, &copies[i]);
 }
 
-/* Operands at a logical endpoint are no addresses of this process. */
 static void batch_fabric(struct gksm_spans *spans, const CUDA_FABRIC_COPY_BATCH_OP *copies,
 			 size_t count)
 {
-	for (size_t i = 0; copies && i < count; i++) {
-		if (copies[i].dst.type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER)
-			gksm_spans_add(spans, copies[i].dst.op.ptr.ptr, copies[i].size,
-				       GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
-		if (copies[i].src.type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER)
-			gksm_spans_add(spans, copies[i].src.op.ptr.ptr, copies[i].size, 0);
-	}
+	for (size_t i = 0; copies && i < count; i++)
+		gksm_spans_fabric(spans, &copies[i]);
 }
 
 /* How much comes out is only hinted at: a destination counts to the end of its

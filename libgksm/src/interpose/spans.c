@@ -217,6 +217,16 @@ void gksm_spans_copy_operand(struct gksm_spans *spans, const CUDA_MEMCPY3D_BATCH
 	add_operand(spans, &copy->src, &copy->extent, element, 0);
 }
 
+/* An operand at a logical endpoint is no address of this process. */
+void gksm_spans_fabric(struct gksm_spans *spans, const CUDA_FABRIC_COPY_BATCH_OP_v1 *copy)
+{
+	if (copy->dst.type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER)
+		gksm_spans_add(spans, copy->dst.op.ptr.ptr, copy->size,
+			       GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
+	if (copy->src.type == CU_FABRIC_COPY_OPERAND_TYPE_POINTER)
+		gksm_spans_add(spans, copy->src.op.ptr.ptr, copy->size, 0);
+}
+
 void gksm_spans_memset_2d(struct gksm_spans *spans, CUdeviceptr destination, size_t pitch,
 			  size_t element, size_t width, size_t height)
 {

@@ -47,6 +47,7 @@ void gksm_spans_copy_3d_peer(struct gksm_spans *spans, const CUDA_MEMCPY3D_PEER_
 /* A copy between an array and a pointer counts in the array's elements (the driver is
  * asked how large they are), a pure pointer copy in bytes. */
 void gksm_spans_copy_operand(struct gksm_spans *spans, const CUDA_MEMCPY3D_BATCH_OP_v1 *copy);
+void gksm_spans_fabric(struct gksm_spans *spans, const CUDA_FABRIC_COPY_BATCH_OP_v1 *copy);
 void gksm_spans_memset_2d(struct gksm_spans *spans, CUdeviceptr destination, size_t pitch,
 			  size_t element_bytes, size_t width, size_t height);
 void gksm_spans_memset_node(struct gksm_spans *spans, const CUDA_MEMSET_NODE_PARAMS_v1 *set);
