@@ -122,11 +122,15 @@ class StateCollector(Collector):
         warm = GaugeMetricFamily(
             "gksm_warm_bytes", "Published pages that nobody maps now", labels=labels
         )
+        leases = GaugeMetricFamily(
+            "gksm_leases_held", "Pages that a process is loading for all", labels=labels
+        )
         for raw, gpu in self._state.gpus.items():
             for name, table in gpu.tables.items():
                 label = [format_uuid(raw), name]
                 _add_table(table, label, (instances, shared, sharing, saved, warm))
-        yield from (instances, shared, sharing, saved, warm)
+                leases.add_metric(label, len(table.leases))
+        yield from (instances, shared, sharing, saved, warm, leases)
 
     def _counters(self, counters: Counters) -> Iterator[Metric]:
         for name, text in _COUNTERS.items():

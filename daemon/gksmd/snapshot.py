@@ -103,6 +103,8 @@ class ProcessRow(Record, frozen=True):
     shared_bytes: int
     cow_events: int
     api_detaches: int
+    cow_ns_total: int  # from faults held to their answers
+    cow_ns_max: int
 
 
 class PageRow(Record, frozen=True):
@@ -242,6 +244,8 @@ def processes(state: State) -> list[ProcessRow]:
                     shared_bytes=sum(instance.mapped.values()) * PAGE_BYTES if instance else 0,
                     cow_events=usage.cow_events if usage else 0,
                     api_detaches=usage.api_detaches if usage else 0,
+                    cow_ns_total=usage.cow_ns_total if usage else 0,
+                    cow_ns_max=usage.cow_ns_max if usage else 0,
                 )
             )
     return sorted(rows, key=lambda row: (row.pid, row.gpu))
