@@ -364,3 +364,7 @@ def doctor_command(daemon: Daemon, as_json: bool) -> None:
 
 
 main.add_command(domain_commands.trust_domain)
+
+
+if __name__ == "__main__":
+    main()
