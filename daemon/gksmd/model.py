@@ -74,7 +74,7 @@ class QuotaUse:
     bytes_in_flight: int = 0
     published_pages: int = 0
     host_copy_bytes: int = 0
-    lookup_tokens: float = -1.0  # token bucket; negative: not yet filled
+    lookup_tokens: float = 0.0  # token bucket; filled at the first look-up
     lookup_time: float = 0.0
     refused: dict[str, int] = field(default_factory=dict)  # by name of the quota
 
@@ -98,7 +98,7 @@ class Segment:
     domain: DomainState
     bytes: int
     fd: int  # our own; -1: only the vault has it
-    filler: Process | None  # None once sealed
+    filler: Process | None  # who may write to it; None once sealed
     charged: QuotaUse | None  # of the container, until that is gone
     pages: set[Page] = field(default_factory=set)
     sealed: bool = False
@@ -133,6 +133,7 @@ class Lease:
     deadline: float
     publishing: bool = False  # the fd is on its way to the vault: no longer lapses
     waiters: deque[WaitEntry] = field(default_factory=deque)
+    sweep_at: int = 256  # length at which waiters that are over are swept out
 
 
 @dataclass(slots=True, eq=False)
@@ -259,6 +260,9 @@ class Process:
     filling: dict[int, Segment] = field(default_factory=dict)
     reports: deque[Report] = field(default_factory=lambda: deque(maxlen=256))
     reports_dropped: int = 0
+    report_second: int = 0
+    reports_this_second: int = 0
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ from typing import Any
 
 from gksmd.endpoint import Endpoint
 from gksmd.protocol import VAULT_ITEM, VAULT_KEY, VAULT_REF, Message, encode, ffi, lib, text
-from gksmd.wire import FDS_MAX, close_all, seqpacket
+from gksmd.wire import close_all, seqpacket
 
 LOG = logging.getLogger("gksmd.vault")
 PAGE: int = lib.GKSM_VAULT_PAGE
 SEGMENT: int = lib.GKSM_VAULT_SEGMENT
 _REF = VAULT_REF.build()
 _LINGER_S = 60
+_OWN_END = "gksmd ends"
 FIRST_PAUSE_S = 0.02
 LAST_PAUSE_S = 1.0
 _DROP_BATCH = 512
@@ -59,7 +60,7 @@ class Item:
     hash: bytes
     segment_id: int
     segment_offset: int
-    bytes: int
+    size: int
 
     def pack(self) -> bytes:
         """As the protocol has it."""
@@ -72,7 +73,7 @@ class Item:
             self.hash,
             self.segment_id,
             self.segment_offset,
-            self.bytes,
+            self.size,
         )
         return packed
 
@@ -87,18 +88,12 @@ class Item:
 class VaultLink:
     """One connection, made again when it breaks."""
 
-    def __init__(
-        self,
-        path: Path,
-        spawn: bool,
-        on_up: Callable[[list[Item]], None],
-        on_down: Callable[[], None],
-    ) -> None:
-        """``on_up`` gets all that the vault holds, before any other request."""
+    def __init__(self, path: Path, spawn: bool) -> None:
+        """``spawn``: start a vault where none answers."""
         self._path = path
         self._spawn = spawn
-        self._on_up = on_up
-        self._on_down = on_down
+        self._on_up: Callable[[list[Item]], None] = _nothing
+        self._on_down: Callable[[], None] = _nothing
         self._endpoint: Endpoint | None = None
         self._seq = 0
         self._waiting: dict[int, asyncio.Future[Message]] = {}
@@ -108,8 +103,12 @@ class VaultLink:
         self._child: subprocess.Popen[bytes] | None = None
         self.up = False
 
-    async def run(self) -> None:
-        """Keep the connection until cancelled."""
+    async def run(self, on_up: Callable[[list[Item]], None], on_down: Callable[[], None]) -> None:
+        """Keep the connection until cancelled.
+
+        ``on_up`` gets all that the vault holds, before any other request is made.
+        """
+        self._on_up, self._on_down = on_up, on_down
         pause = FIRST_PAUSE_S
         try:
             while True:
@@ -123,7 +122,7 @@ class VaultLink:
                 pause = min(pause * 2, LAST_PAUSE_S)
         finally:
             if self._endpoint is not None:
-                self._endpoint.end("gksmd ends")
+                self._endpoint.end(_OWN_END)
 
     async def wait_up(self, timeout_s: float) -> bool:
         """Wait for the first listing; False if it does not come in time."""
@@ -219,8 +218,9 @@ class VaultLink:
         for future in waiting.values():
             if not future.done():
                 future.set_exception(VaultLostError())
-        if was_up:
+        if was_up and reason != _OWN_END:
             LOG.warning("the vault went away (%s); sharing goes on when it is back", reason)
+        if was_up:
             self._on_down()
         self._ended.set()
 
@@ -251,6 +251,10 @@ def received(reply: Message, ids: Sequence[int]) -> list[int]:
         close_all(reply.fds)
         return [-1] * len(ids)
     return [fds.get(i, -1) for i in ids]
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _ignore(future: asyncio.Future[Message]) -> None:

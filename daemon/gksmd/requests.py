@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests of a client that has said HELLO, each in a few lines.
+
+What is asked by number is looked up in the connection's own GPUs, and what is asked
+by page or segment id in the process's own domain, so nothing that a client sends can
+name anything of another domain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gksmd.commits import promise, report, usage_from
+from gksmd.config import Config
+from gksmd.connection import Connection, Work, refuse_fds
+from gksmd.guards import choose_guard
+from gksmd.leases import Leases
+from gksmd.lookups import BATCH_MAX, Lookups
+from gksmd.model import (
+    PAGE_BYTES,
+    Instance,
+    Page,
+    Process,
+    Report,
+    Segment,
+    Sharing,
+    State,
+)
+from gksmd.pages import Pages
+from gksmd.protocol import (
+    ANNOUNCE_RESULT,
+    COMMIT,
+    GPU_OPEN,
+    GPU_OPENED,
+    GPU_REF,
+    LEASE_ENTRY,
+    PAGE_ENTRY,
+    PUBLISH,
+    PUBLISH_ENTRY,
+    PUBLISH_RESULT,
+    REPORT,
+    SEGMENT,
+    SEGMENT_GET,
+    SEGMENT_REF,
+    USAGE,
+    Message,
+    ProtocolError,
+    encode,
+    lib,
+    text,
+)
+from gksmd.quota import GPUS_MAX, Quotas
+from gksmd.segments import NoSegmentError, Segments
+from gksmd.vaultlink import PAGE, Item, VaultLink, VaultLostError, VaultRefusedError
+from gksmd.wire import close_all
+
+REPORT_CHARS = 512
+
+
+@dataclass(slots=True)
+class Requests:
+    """Everything a client may ask; errors of its own making raise ProtocolError."""
+
+    state: State
+    config: Config
+    pages: Pages
+    leases: Leases
+    segments: Segments
+    lookups: Lookups
+    quotas: Quotas
+    vault: VaultLink
+    _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._handlers = self._by_type()
+
+    def _by_type(self) -> dict[int, Callable[[Connection, Message], Work]]:
+        return {
+            lib.GKSM_GPU_OPEN: self.gpu_open,
+            lib.GKSM_COMMIT: self.commit,
+            lib.GKSM_USAGE: self.usage,
+            lib.GKSM_LOOKUP: self.lookups.lookup,
+            lib.GKSM_WAIT: self.lookups.wait,
+            lib.GKSM_PUBLISH: self.publish,
+            lib.GKSM_LEASE_DROP: self.lease_drop,
+            lib.GKSM_SEGMENT_GET: self.segment_get,
+            lib.GKSM_SEGMENT_SEAL: self.segment_seal,
+            lib.GKSM_SEGMENT_OPEN: self.segment_open,
+            lib.GKSM_ATTACHED: self.attached,
+            lib.GKSM_DETACHED: self.detached,
+            lib.GKSM_ANNOUNCE: self.announce,
+            lib.GKSM_REPORT: self.report,
+        }
+
+    def handle(self, connection: Connection, message: Message) -> Work:
+        """Carry out one request, or return what is left to be awaited of it."""
+        if message.type != lib.GKSM_PUBLISH:
+            refuse_fds(message)
+        handler = self._handlers.get(message.type)
+        if handler is None:
+            raise ProtocolError(f"message type {message.type}")
+        return handler(connection, message)
+
+    def gpu_open(self, connection: Connection, message: Message) -> None:
+        """Number a GPU for this connection and say how to behave on it."""
+        head = GPU_OPEN.read(message.head)
+        uuid = bytes(head.uuid)
+        process = process_of(connection)
+        if not any(uuid):
+            raise ProtocolError("a GPU without UUID")
+        known = next((i for i in connection.gpus if i.table.gpu.uuid == uuid), None)
+        if known is None and len(connection.gpus) >= GPUS_MAX:
+            raise ProtocolError("too many GPUs")
+        instance = process.instances.get(uuid)
+        if instance is None:
+            table = self.pages.table(process.domain, uuid)
+            instance = Instance(process, table, 0, 0)
+            process.instances[uuid] = instance
+            table.instances.add(instance)
+            table.gpu.instances.add(instance)
+        if known is None:
+            instance.number = len(connection.gpus)
+            connection.gpus.append(instance)
+            if instance.mapped or instance.granted:
+                self.pages.reconnect(instance)
+                loop = asyncio.get_running_loop()
+                grace_s = self.config.grace.announce_ms / 1000
+                loop.call_later(grace_s, self.pages.confirm_deadline, instance)
+        instance.guard = choose_guard(
+            process.guards, process.decision.domain.guard or self.config.guard.default
+        )
+        instance.total_bytes = head.total_bytes
+        instance.gpu_name = text(head.name)
+        guard, load = self.config.guard, self.config.load
+        opened = GPU_OPENED.build(
+            gpu=instance.number,
+            guard=instance.guard,
+            hold_deadline_ms=guard.hold_deadline_ms,
+            stall_budget_ms=guard.stall_budget_ms,
+            load_wait_ms=load.load_wait_ms,
+            order_wait_ms=load.order_wait_ms,
+            drain_ms=guard.drain_ms,
+            spare_pages=self.config.memory.spare_pages,
+            kinds=process.decision.domain.kind_mask,
+        )
+        reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
+
+    def commit(self, connection: Connection, message: Message) -> None:
+        """Promise memory."""
+        head = COMMIT.read(message.head)
+        kept = promise(
+            connection.instance(head.gpu),
+            head.pages,
+            head.free_bytes,
+            self.config.memory.reserve_bytes,
+            time.monotonic(),
+        )
+        self.state.counters.commits_refused += not kept
+        reply(connection, message, lib.GKSM_COMMITTED, status=0 if kept else -errno.ENOMEM)
+
+    def usage(self, connection: Connection, message: Message) -> None:
+        """Take over the counts of an instance."""
+        row = USAGE.unpack(USAGE.fit(message.head))
+        report(connection.instance(row[0]), usage_from(row), time.monotonic())
+
+    def publish(self, connection: Connection, message: Message) -> Work:
+        """Enter pages that the loader has filled; their descriptors go to the vault."""
+        try:
+            head = PUBLISH.read(message.head)
+            instance = connection.instance(head.gpu)
+            rows = [tuple(row[:4]) for row in PUBLISH_ENTRY.rows(message)]
+            if not message.fds_lost and len(rows) != len(message.fds):
+                raise ProtocolError("a PUBLISH needs one descriptor a page")
+            if head.kind > 63:
+                raise ProtocolError(f"kind {head.kind}")
+        except ProtocolError:
+            close_all(message.fds)
+            raise
+        return self._publish(connection, message, instance, head.kind, rows)
+
+    async def _publish(
+        self,
+        connection: Connection,
+        message: Message,
+        instance: Instance,
+        kind: int,
+        rows: list[tuple[int, bytes, int, int]],
+    ) -> None:
+        status = self._may_publish(instance, kind, message)
+        results: list[tuple[int, int]] = []  # page id, status
+        new: list[tuple[int, Page]] = []  # index, page
+        kept: list[int] = []
+        leases = []
+        for index, (token, digest, segment_id, offset) in enumerate(rows):
+            lease = instance.leases.get(token)
+            if lease is None or lease.hash != digest or lease.publishing:
+                self.state.counters.publish_stale += 1
+                results.append((0, -errno.ESTALE))
+                continue
+            page = None if status else self.pages.new_page(instance, digest, kind)
+            if page is None:
+                results.append((0, status or -errno.EDQUOT))
+                self.leases.give_up(lease)
+                continue
+            lease.publishing = True
+            if segment_id:
+                self.segments.attach(instance.process, page, segment_id, offset)
+            results.append((page.id, 0))
+            new.append((index, page))
+            leases.append(lease)
+            kept.append(message.fds[index])
+        used = set(kept)
+        close_all(fd for fd in message.fds if fd not in used)
+        attachable, failed = True, 0
+        if new:
+            try:
+                await self.vault.put([_item(page) for _, page in new], kept)
+            except VaultLostError:
+                # It may have been stored and may yet be seen by a later gksmd, so the
+                # publisher must treat its page as published.
+                attachable = False
+            except VaultRefusedError as error:
+                failed = error.status
+        for (index, page), lease in zip(new, leases, strict=True):
+            if failed:
+                results[index] = (0, failed)
+                self.pages.discard(page)
+                self.leases.give_up(lease)
+                continue
+            self.pages.publish(instance, page, attachable=attachable)
+            self.leases.fulfil(lease, page)
+            self.pages.drop_if_left(page)
+        if instance.process.ended:
+            self.pages.tidy(instance.table.domain)
+        reply(
+            connection,
+            message,
+            lib.GKSM_PUBLISHED,
+            entries=b"".join(PUBLISH_RESULT.pack(page_id, s, 0) for page_id, s in results),
+            entry_bytes=PUBLISH_RESULT.size,
+        )
+
+    def _may_publish(self, instance: Instance, kind: int, message: Message) -> int:
+        """0, or why nothing of a whole PUBLISH is taken."""
+        process = instance.process
+        if message.fds_lost:
+            self.state.counters.fds_exhausted += 1
+            return -errno.EMFILE
+        if process.sharing != Sharing.ON or not process.decision.domain.kind_mask >> kind & 1:
+            return -errno.EPERM
+        budget = process.decision.domain.budget_bytes
+        pages = len(instance.table.by_id) + message.entry_count
+        if budget and pages * PAGE_BYTES > budget:
+            return -errno.EDQUOT
+        return 0
+
+    def lease_drop(self, connection: Connection, message: Message) -> None:
+        """The loader gives up; somebody else may load these pages."""
+        instance = connection.instance(GPU_REF.read(message.head).gpu)
+        for token, *_ in LEASE_ENTRY.rows(message):
+            lease = instance.leases.get(token)
+            if lease is not None and not lease.publishing:
+                self.leases.give_up(lease)
+
+    def segment_get(self, connection: Connection, message: Message) -> Work:
+        """Lend memory for host copies."""
+        head = SEGMENT_GET.read(message.head)
+        connection.instance(head.gpu)
+        return self._segment_get(connection, message, head.pages)
+
+    async def _segment_get(self, connection: Connection, message: Message, pages: int) -> None:
+        process = process_of(connection)
+        try:
+            segment = await self.segments.lend(process, pages)
+        except NoSegmentError as error:
+            reply(connection, message, lib.GKSM_SEGMENT, status=error.status)
+            return
+        if connection.closed:
+            process.filling.pop(segment.id, None)
+            self.segments.discard(segment)
+            return
+        send_segment(connection, message, segment)
+
+    def segment_seal(self, connection: Connection, message: Message) -> Work:
+        """The loader writes no more to its host copies."""
+        head = SEGMENT_REF.read(message.head)
+        return self.segments.seal(process_of(connection), head.segment_id)
+
+    def segment_open(self, connection: Connection, message: Message) -> Work:
+        """Hand out sealed host copies of the process's own domain."""
+        head = SEGMENT_REF.read(message.head)
+        connection.instance(head.gpu)
+        return self._segment_open(connection, message, head.segment_id)
+
+    async def _segment_open(self, connection: Connection, message: Message, number: int) -> None:
+        try:
+            segment = await self.segments.open(process_of(connection).domain, number)
+        except NoSegmentError as error:
+            reply(connection, message, lib.GKSM_SEGMENT, status=error.status)
+            return
+        send_segment(connection, message, segment)
+
+    def attached(self, connection: Connection, message: Message) -> None:
+        """Grants became mappings."""
+        instance = connection.instance(GPU_REF.read(message.head).gpu)
+        for page_id, *_ in PAGE_ENTRY.rows(message):
+            self.pages.attached(instance, page_id)
+
+    def detached(self, connection: Connection, message: Message) -> None:
+        """Mappings or grants were given up."""
+        head = GPU_REF.read(message.head)
+        instance = connection.instance(head.gpu)
+        declined = head.reason == lib.GKSM_DETACH_DECLINED
+        for page_id, *_ in PAGE_ENTRY.rows(message):
+            self.pages.detached(instance, page_id, declined)
+
+    def announce(self, connection: Connection, message: Message) -> None:
+        """Pages that are mapped since before this connection."""
+        instance = connection.instance(GPU_REF.read(message.head).gpu)
+        if message.entry_count > BATCH_MAX:
+            raise ProtocolError(f"{message.entry_count} pages in one packet")
+        results = [
+            ANNOUNCE_RESULT.pack(
+                page_id, self.pages.announce(instance, page_id, digest, mappings), 0
+            )
+            for page_id, digest, mappings, *_ in PAGE_ENTRY.rows(message)
+        ]
+        reply(
+            connection,
+            message,
+            lib.GKSM_ANNOUNCED,
+            entries=b"".join(results),
+            entry_bytes=ANNOUNCE_RESULT.size,
+        )
+
+    def report(self, connection: Connection, message: Message) -> None:
+        """Keep a record for `gksmctl logs`, at most so many a second."""
+        head = REPORT.read(message.head)
+        process = process_of(connection)
+        process.reports_dropped += head.dropped
+        second = int(time.monotonic())
+        if process.report_second != second:
+            process.report_second, process.reports_this_second = second, 0
+        process.reports_this_second += 1
+        if process.reports_this_second > self.config.logs.records_per_second:
+            process.reports_dropped += 1
+            return
+        raw = message.entries.decode(errors="replace")[:REPORT_CHARS]
+        line = "".join(c if c.isprintable() else " " for c in raw).strip()
+        process.reports.append(Report(head.time_ns, head.severity, line))
+
+
+def process_of(connection: Connection) -> Process:
+    """The process of a connection that has said HELLO."""
+    if connection.process is None:
+        raise ProtocolError("no HELLO")
+    return connection.process
+
+
+def reply(
+    connection: Connection,
+    message: Message,
+    kind: int,
+    *,
+    status: int = 0,
+    head: bytes = b"",
+    entries: bytes = b"",
+    entry_bytes: int = 0,
+) -> None:
+    """Answer a request."""
+    connection.endpoint.send(
+        encode(
+            kind,
+            seq=message.seq,
+            status=status,
+            head=head,
+            entries=entries,
+            entry_bytes=entry_bytes,
+        )
+    )
+
+
+def send_segment(connection: Connection, message: Message, segment: Segment) -> None:
+    """Answer with a segment and its descriptor."""
+    packet = encode(
+        lib.GKSM_SEGMENT,
+        seq=message.seq,
+        head=SEGMENT.build(segment_id=segment.id, bytes=segment.bytes),
+        fd_count=1,
+    )
+    try:
+        fd = os.dup(segment.fd)
+    except OSError as error:
+        reply(connection, message, lib.GKSM_SEGMENT, status=-(error.errno or errno.EMFILE))
+        return
+    connection.endpoint.send(packet, [fd])
+
+
+def _item(page: Page) -> Item:
+    """What the vault is to know about a page."""
+    return Item(
+        item_class=PAGE,
+        id=page.id,
+        kind=page.kind,
+        domain=page.table.domain.name,
+        gpu_uuid=page.table.gpu.uuid,
+        hash=page.hash,
+        segment_id=page.segment.id if page.segment else 0,
+        segment_offset=page.segment_offset,
+        size=PAGE_BYTES,
+    )
