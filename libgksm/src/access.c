@@ -72,12 +72,13 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	int error;
 
 	gksm_mutex_lock(&engine->write_lock);
-	if (atomic_load(&engine->gone)) {
+	if (gksm_engine_enter(engine)) {
 		gksm_page_put(gpu, page, from);
 		error = -EIO;
 	} else {
 		how.mover = &engine->write;
 		error = gksm_privatize(gpu, page, from, &how);
+		gksm_engine_leave(engine);
 	}
 	gksm_mutex_unlock(&engine->write_lock);
 	if (!error && from == GKSM_PAGE_SHARED)

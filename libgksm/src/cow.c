@@ -70,7 +70,6 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 {
 	struct gksm_gpu *gpu = cow->gpu;
 	struct gksm_engine *engine = gpu->pages[page].engine;
-	const struct gksm_driver *driver = &gpu->process->driver;
 	struct gksm_privatize how = {
 		.why = GKSM_UNSHARED_KERNEL,
 		.reason = reason,
@@ -82,7 +81,7 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 		gksm_page_put(gpu, page, from);
 		return -EAGAIN; /* the context is being torn down */
 	}
-	if (atomic_load(&engine->gone) || driver->cuCtxPushCurrent_v2(engine->context)) {
+	if (gksm_engine_enter(engine)) {
 		gksm_page_put(gpu, page, from);
 	} else {
 		how.mover = &engine->cow;
@@ -98,7 +97,7 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 		}
 		if (error && spare)
 			gksm_spares_return(&cow->spares, &how.backing);
-		driver->cuCtxPopCurrent_v2(&engine->context);
+		gksm_engine_leave(engine);
 	}
 	gksm_mutex_unlock(&engine->cow_lock);
 	return error;

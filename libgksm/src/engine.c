@@ -127,6 +127,21 @@ struct gksm_engine *gksm_engine_get(struct gksm_gpu *gpu, CUcontext context)
 	return engine;
 }
 
+int gksm_engine_enter(struct gksm_engine *engine)
+{
+	if (atomic_load(&engine->gone) ||
+	    engine->gpu->process->driver.cuCtxPushCurrent_v2(engine->context))
+		return -ENODEV;
+	return 0;
+}
+
+void gksm_engine_leave(struct gksm_engine *engine)
+{
+	CUcontext popped;
+
+	engine->gpu->process->driver.cuCtxPopCurrent_v2(&popped);
+}
+
 void gksm_engine_retire(struct gksm_engine *engine)
 {
 	gksm_mutex_lock(&engine->load_lock);

@@ -54,6 +54,11 @@ struct gksm_engine {
  * NULL: it cannot be made (no memory). */
 struct gksm_engine *gksm_engine_get(struct gksm_gpu *gpu, CUcontext context);
 
+/* Makes the engine's context current, and what was current before again. 0 or -ENODEV
+ * (the context is gone). */
+int gksm_engine_enter(struct gksm_engine *engine);
+void gksm_engine_leave(struct gksm_engine *engine);
+
 /* The context is going: waits for whoever uses the engine, gives everything back
  * while the context still lives, and marks it gone. */
 void gksm_engine_retire(struct gksm_engine *engine);

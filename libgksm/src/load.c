@@ -233,6 +233,7 @@ static bool worthwhile(struct gksm_load *load, CUdeviceptr destination, size_t b
 static bool prepare(struct gksm_load *load, CUdeviceptr destination, const void *source,
 		    size_t bytes, CUstream stream)
 {
+	CUcontext current = NULL;
 	uint64_t page;
 	uint32_t order_wait_ms;
 	uint32_t load_wait_ms;
@@ -243,7 +244,9 @@ static bool prepare(struct gksm_load *load, CUdeviceptr destination, const void 
 	    bytes > load->gpu->arena_base + load->gpu->arena_pages * PAGE - destination)
 		return false;
 	load->engine = load->gpu->pages[page].engine;
-	if (!load->engine || !worthwhile(load, destination, bytes) ||
+	/* From another context the stream would be another one too: the driver's case. */
+	if (!load->engine || load->process->driver.cuCtxGetCurrent(&current) ||
+	    current != load->engine->context || !worthwhile(load, destination, bytes) ||
 	    !pageable(load->process, source, bytes))
 		return false;
 	order_wait_ms = load->gpu->terms.order_wait_ms;
@@ -282,8 +285,9 @@ bool gksm_load(struct gksm *process, CUdeviceptr destination, const void *source
 	if (!bytes || !prepare(&load, destination, source, bytes, stream))
 		return false;
 	gksm_mutex_lock(&load.engine->load_lock);
-	if (!atomic_load(&load.engine->gone) && allocated(&load, destination, bytes)) {
+	if (allocated(&load, destination, bytes) && !gksm_engine_enter(load.engine)) {
 		load_range(&load, destination, source, bytes, stream);
+		gksm_engine_leave(load.engine);
 		served = true;
 	}
 	gksm_mutex_unlock(&load.engine->load_lock);

@@ -224,8 +224,8 @@ void gksm_load_attach(struct gksm_load *load, struct gksm_load_page **chosen, si
 
 /* --- new pages --- */
 
-/* New memory with the snapshots' bytes, mapped nowhere. handles[i] is 0 where there
- * was no memory. */
+/* New memory with the snapshots' bytes, mapped nowhere. handles[i] is 0 where it could
+ * not be had or filled. */
 static void fill_new_pages(struct gksm_load *load, struct gksm_load_page **chosen, size_t count,
 			   CUmemGenericAllocationHandle *handles)
 {
@@ -237,11 +237,10 @@ static void fill_new_pages(struct gksm_load *load, struct gksm_load_page **chose
 
 	for (i = 0; i < count; i++) {
 		CUdeviceptr scratch = gksm_mover_scratch(mover, (unsigned)i);
-		int error = gksm_handle_create(gpu, &handles[i]);
 
-		if (error) {
+		handles[i] = 0;
+		if (gksm_handle_create(gpu, &handles[i])) {
 			handles[i] = 0;
-			fail(load, CUDA_ERROR_OUT_OF_MEMORY);
 			continue;
 		}
 		mapped[i] = !gksm_map(gpu, scratch, handles[i], &gpu->read_write);
@@ -253,32 +252,56 @@ static void fill_new_pages(struct gksm_load *load, struct gksm_load_page **chose
 	for (i = 0; i < count; i++) {
 		if (mapped[i])
 			gksm_unmap(gpu, gksm_mover_scratch(mover, (unsigned)i));
-		if (copied || !handles[i])
-			continue;
-		gksm_handle_release(gpu, handles[i]);
-		handles[i] = 0;
-		fail(load, CUDA_ERROR_UNKNOWN);
+		if (!copied && handles[i]) {
+			gksm_handle_release(gpu, handles[i]);
+			handles[i] = 0;
+		}
 	}
 }
 
-/* The driver has no memory, or the context is dead, for a page whose old state must
- * not be left in LOADING. */
-static void give_up(struct gksm_load *load, struct gksm_load_page *entry)
+/* What the program is told when a page cannot be filled: a dead context's own error,
+ * or that there is no memory. */
+static CUresult why_not(const struct gksm_load *load)
 {
-	if (gksm_page_take(load->gpu, entry->page, GKSM_PAGE_LOADING)) {
-		load->gpu->pages[entry->page].snapshot = NULL;
-		gksm_page_put(load->gpu, entry->page, GKSM_PAGE_UNBACKED);
-	}
+	CUresult sticky = load->process->driver.cuStreamQuery(load->engine->load.in);
+
+	return sticky && sticky != CUDA_ERROR_NOT_READY ? sticky : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A page whose bytes are in place, or were not to be changed, stays what it was. */
+static void finish_reload(struct gksm_load *load, struct gksm_load_page *entry)
+{
+	if (!load->sealing &&
+	    (gksm_mover_enqueue(&load->engine->load, gksm_page_address(load->gpu, entry->page),
+				entry->staging, PAGE) ||
+	     gksm_mover_finish(&load->engine->load)))
+		fail(load, why_not(load));
 	gksm_page_step(load->gpu, entry->page, GKSM_PAGE_RELOAD, GKSM_PAGE_PRIVATE);
 	entry->settled = true;
 }
 
-/* The COW thread may be in the middle of taking the page: it still reads the staging
- * page, which is about to be used again. */
-static void wait_for_thief(struct gksm_load *load, struct gksm_load_page *entry)
+/* Looks past a COW thread in the middle of taking the page: it still reads the staging
+ * page, and it may yet put the page back. */
+static enum gksm_page_state settled_state(struct gksm_load *load,
+					  const struct gksm_load_page *entry)
 {
-	while (gksm_page_state(load->gpu, entry->page) == GKSM_PAGE_BUSY)
-		gksm_page_wait(load->gpu, entry->page, GKSM_PAGE_BUSY);
+	enum gksm_page_state state;
+
+	while ((state = gksm_page_state(load->gpu, entry->page)) == GKSM_PAGE_BUSY)
+		gksm_page_wait(load->gpu, entry->page, state);
+	return state;
+}
+
+/* The page cannot be filled. It must not stay in LOADING: nobody would end that. */
+static void give_up(struct gksm_load *load, struct gksm_load_page *entry)
+{
+	while (settled_state(load, entry) == GKSM_PAGE_LOADING) {
+		if (!gksm_page_take(load->gpu, entry->page, GKSM_PAGE_LOADING))
+			continue;
+		load->gpu->pages[entry->page].snapshot = NULL;
+		gksm_page_put(load->gpu, entry->page, GKSM_PAGE_UNBACKED);
+		fail(load, why_not(load));
+	}
 	entry->settled = true;
 }
 
@@ -291,37 +314,29 @@ void gksm_load_abandon(struct gksm_load *load, struct gksm_load_page **chosen, s
 	size_t i;
 
 	for (i = 0; i < count; i++) {
-		struct gksm_load_page *entry = chosen[i];
-		enum gksm_page_state state = gksm_page_state(load->gpu, entry->page);
-
-		if (state == GKSM_PAGE_LOADING)
-			empty[empty_count++] = entry;
-		else if (state != GKSM_PAGE_RELOAD)
-			wait_for_thief(load, entry);
-		if (state != GKSM_PAGE_RELOAD)
-			continue;
-		if (load->sealing) {
-			give_up(load, entry);
-			continue;
+		switch (settled_state(load, chosen[i])) {
+		case GKSM_PAGE_LOADING:
+			empty[empty_count++] = chosen[i];
+			break;
+		case GKSM_PAGE_RELOAD:
+			finish_reload(load, chosen[i]);
+			break;
+		default: /* stolen: the COW thread wrote the snapshot */
+			chosen[i]->settled = true;
+			break;
 		}
-		if (gksm_mover_enqueue(&load->engine->load,
-				       gksm_page_address(load->gpu, entry->page), entry->staging,
-				       PAGE) ||
-		    gksm_mover_finish(&load->engine->load))
-			fail(load, CUDA_ERROR_UNKNOWN);
-		give_up(load, entry);
 	}
 	fill_new_pages(load, empty, empty_count, handles);
 	for (i = 0; i < empty_count; i++) {
 		struct replacement with = {.handle = handles[i], .keep = true, .why = why};
 
-		if (!handles[i]) {
-			give_up(load, empty[i]);
-		} else if (commit(load, empty[i], &with)) {
-			gksm_handle_release(load->gpu, handles[i]);
-			wait_for_thief(load, empty[i]);
+		if (handles[i] && !commit(load, empty[i], &with)) {
+			empty[i]->settled = true;
+			continue;
 		}
-		empty[i]->settled = true;
+		if (handles[i])
+			gksm_handle_release(load->gpu, handles[i]);
+		give_up(load, empty[i]);
 	}
 	atomic_fetch_add(&load->gpu->counters.loaded_pages, count);
 }

@@ -57,7 +57,11 @@ int gksm_seal_pages(struct gksm_gpu *gpu, uint64_t first, uint64_t end)
 	if (gksm_wait_idle(gpu->process, load.engine->context, DEFAULT_LOAD_WAIT_MS))
 		return 0;
 	gksm_mutex_lock(&load.engine->load_lock);
-	for (page = first; !error && page < end && !atomic_load(&load.engine->gone); page++) {
+	if (gksm_engine_enter(load.engine)) {
+		gksm_mutex_unlock(&load.engine->load_lock);
+		return 0;
+	}
+	for (page = first; !error && page < end; page++) {
 		if (!wanted(gpu, load.engine, page))
 			continue;
 		error = add_from_device(&load, page);
@@ -65,6 +69,7 @@ int gksm_seal_pages(struct gksm_gpu *gpu, uint64_t first, uint64_t end)
 			gksm_load_flush(&load);
 	}
 	gksm_load_flush(&load);
+	gksm_engine_leave(load.engine);
 	gksm_mutex_unlock(&load.engine->load_lock);
 	gksm_gpu_report_usage(gpu);
 	return error ? error : load.result ? -EIO : 0;
