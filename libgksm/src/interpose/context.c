@@ -85,7 +85,8 @@ GKSM_WRAP(cuCtxDetach)(CUcontext context)
 
 static struct gksm_primary *primary_of(struct gksm *process, CUdevice device)
 {
-	return process && device >= 0 && device < GKSM_GPUS_MAX ? &process->primaries[device] : NULL;
+	return process && device >= 0 && device < GKSM_GPUS_MAX ? &process->primaries[device]
+								: NULL;
 }
 
 GKSM_WRAP(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device)
@@ -110,7 +111,8 @@ static CUresult release(__typeof__(cuDevicePrimaryCtxRelease_v2) *real, CUdevice
 	struct gksm_primary *primary = primary_of(process, device);
 	uint32_t retained = primary ? atomic_load(&primary->retained) : 0;
 
-	while (retained && !atomic_compare_exchange_weak(&primary->retained, &retained, retained - 1))
+	while (retained &&
+	       !atomic_compare_exchange_weak(&primary->retained, &retained, retained - 1))
 		;
 	if (retained == 1)
 		ends(process, atomic_exchange(&primary->context, NULL));

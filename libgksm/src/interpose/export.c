@@ -94,27 +94,27 @@ CUresult gksm_export_allocation(struct gksm *process, const struct gksm_allocati
 }
 
 /* The driver's call with the range pinned before it, and for good if it succeeds. */
-#define EXPORT_CALL(address, bytes, real_call)                                                     \
-	({                                                                                         \
-		struct gksm *process_ = gksm_process();                                            \
-		CUresult result_ = CUDA_SUCCESS;                                                   \
-                                                                                                   \
-		if (process_)                                                                      \
-			result_ = gksm_export_pin(process_, address, bytes);                       \
-		if (result_ == CUDA_SUCCESS) {                                                     \
-			result_ = (real_call);                                                     \
-			if (process_ && result_ != CUDA_SUCCESS)                                   \
-				gksm_export_unpin(process_, address, bytes);                       \
-		}                                                                                  \
-		result_;                                                                           \
+#define EXPORT_CALL(address, bytes, real_call)                               \
+	({                                                                   \
+		struct gksm *process_ = gksm_process();                      \
+		CUresult result_ = CUDA_SUCCESS;                             \
+                                                                             \
+		if (process_)                                                \
+			result_ = gksm_export_pin(process_, address, bytes); \
+		if (result_ == CUDA_SUCCESS) {                               \
+			result_ = (real_call);                               \
+			if (process_ && result_ != CUDA_SUCCESS)             \
+				gksm_export_unpin(process_, address, bytes); \
+		}                                                            \
+		result_;                                                     \
 	})
 
 GKSM_WRAP(cuMemGetHandleForAddressRange)(void *handle, CUdeviceptr address, size_t bytes,
 					 CUmemRangeHandleType type, unsigned long long flags)
 {
-	return EXPORT_CALL(address, bytes,
-			   GKSM_REAL(cuMemGetHandleForAddressRange)(handle, address, bytes, type,
-								    flags));
+	return EXPORT_CALL(
+		address, bytes,
+		GKSM_REAL(cuMemGetHandleForAddressRange)(handle, address, bytes, type, flags));
 }
 
 GKSM_WRAP(cuMulticastBindAddr)(CUmemGenericAllocationHandle multicast, size_t offset,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "interpose/graphs.h"
 #include "process.h"
 #include "wrap.h"
@@ -57,36 +58,89 @@ void gksm_node_ranges_drop(struct gksm_node_ranges *ranges, CUgraphNode node)
 
 static int by_address(const void *left, const void *right)
 {
-	const struct gksm_span *a = left, *b = right;
+	const struct gksm_pinned *a = left, *b = right;
 
-	return (a->address > b->address) - (a->address < b->address);
+	return (a->span.address > b->span.address) - (a->span.address < b->span.address);
 }
 
-void gksm_node_ranges_pages(const struct gksm_node_ranges *ranges, struct gksm_spans *pages)
+/* The pages of a span. false: it lies in no allocation. */
+static bool pages_of(struct gksm *process, const struct gksm_span *span, struct gksm_pinned *pages)
 {
 	const CUdeviceptr mask = GKSM_PAGE_SIZE - 1;
-	size_t kept = 0;
+	CUdeviceptr first = span->address & ~mask;
+	struct gksm_allocation_info info;
 
-	for (size_t i = 0; i < ranges->count; i++) {
-		const struct gksm_span *span = &ranges->items[i].span;
-		CUdeviceptr first = span->address & ~mask;
-		CUdeviceptr end = (span->address + span->bytes + mask) & ~mask;
+	if (!gksm_allocation_find(process, span->address, &info))
+		return false;
+	*pages = (struct gksm_pinned){
+		.span = {.address = first,
+			 .bytes = ((span->address + span->bytes + mask) & ~mask) - first,
+			 .flags = GKSM_SPAN_WRITE},
+		.buffer_id = info.buffer_id};
+	return true;
+}
 
-		gksm_spans_add(pages, first, end - first, GKSM_SPAN_WRITE);
+bool gksm_node_ranges_pages(const struct gksm_node_ranges *ranges, struct gksm *process,
+			    struct gksm_page_set *pages)
+{
+	struct gksm_pinned *items;
+	size_t count = 0, kept = 0;
+
+	*pages = (struct gksm_page_set){.count = 0};
+	if (ranges->lost)
+		return false;
+	if (!ranges->count)
+		return true;
+	items = malloc(ranges->count * sizeof(*items));
+	if (!items)
+		return false;
+	for (size_t i = 0; i < ranges->count; i++)
+		if (pages_of(process, &ranges->items[i].span, &items[count]))
+			count++;
+	if (!count) {
+		free(items);
+		return true;
 	}
-	if (!pages->count)
-		return;
-	qsort(pages->items, pages->count, sizeof(*pages->items), by_address);
-	for (size_t i = 1; i < pages->count; i++) {
-		struct gksm_span *last = &pages->items[kept], *span = &pages->items[i];
-		CUdeviceptr end = span->address + span->bytes;
+	qsort(items, count, sizeof(*items), by_address);
+	for (size_t i = 1; i < count; i++) {
+		struct gksm_span *last = &items[kept].span;
+		CUdeviceptr end = items[i].span.address + items[i].span.bytes;
 
-		if (span->address > last->address + last->bytes)
-			pages->items[++kept] = *span;
+		if (items[i].buffer_id != items[kept].buffer_id ||
+		    items[i].span.address > last->address + last->bytes)
+			items[++kept] = items[i];
 		else if (end > last->address + last->bytes)
 			last->bytes = end - last->address;
 	}
-	pages->count = kept + 1;
+	*pages = (struct gksm_page_set){.items = items, .count = kept + 1};
+	return true;
+}
+
+CUresult gksm_page_set_pin(struct gksm *process, const struct gksm_page_set *pages)
+{
+	CUresult result = CUDA_SUCCESS;
+	size_t i;
+
+	for (i = 0; result == CUDA_SUCCESS && i < pages->count; i++)
+		result = gksm_pin(process, &pages->items[i].span, 1);
+	if (result == CUDA_SUCCESS)
+		return result;
+	/* the one that failed holds nothing */
+	for (i--; i-- > 0;)
+		gksm_unpin(process, &pages->items[i].span, 1);
+	return result;
+}
+
+void gksm_page_set_unpin(struct gksm *process, const struct gksm_page_set *pages)
+{
+	for (size_t i = 0; i < pages->count; i++) {
+		const struct gksm_pinned *pinned = &pages->items[i];
+		struct gksm_allocation_info info;
+
+		if (gksm_allocation_find(process, pinned->span.address, &info) &&
+		    info.buffer_id == pinned->buffer_id)
+			gksm_unpin(process, &pinned->span, 1);
+	}
 }
 
 void gksm_spans_node_params(struct gksm_spans *spans, const CUgraphNodeParams *params)

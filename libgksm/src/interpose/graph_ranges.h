@@ -43,8 +43,26 @@ void gksm_node_ranges_drop(struct gksm_node_ranges *ranges, CUgraphNode node);
 void gksm_node_ranges_walk(struct gksm_node_ranges *ranges, struct gksm *process, CUgraph graph,
 			   CUgraphNode child);
 
-/* The pages of the ranges: whole pages, ascending, none twice. Append to `pages`. */
-void gksm_node_ranges_pages(const struct gksm_node_ranges *ranges, struct gksm_spans *pages);
+/* Whole pages of one allocation. The allocation may be gone when they are unpinned, and
+ * its addresses another's. */
+struct gksm_pinned {
+	struct gksm_span span;
+	uint64_t buffer_id;
+};
+
+/* Ascending, no page twice. */
+struct gksm_page_set {
+	struct gksm_pinned *items;
+	size_t count;
+};
+
+/* The pages of the ranges that are allocated, to be freed with free(pages->items).
+ * false: no memory. */
+bool gksm_node_ranges_pages(const struct gksm_node_ranges *ranges, struct gksm *process,
+			    struct gksm_page_set *pages);
+
+CUresult gksm_page_set_pin(struct gksm *process, const struct gksm_page_set *pages);
+void gksm_page_set_unpin(struct gksm *process, const struct gksm_page_set *pages);
 
 /* What a node with these parameters would touch. */
 void gksm_spans_node_params(struct gksm_spans *spans, const CUgraphNodeParams *params);

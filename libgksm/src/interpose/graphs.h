@@ -15,7 +15,7 @@ struct gksm_exec {
 	struct gksm_exec *next;
 	CUgraphExec handle;
 	struct gksm_node_ranges ranges;
-	struct gksm_spans pinned; /* the pages of the ranges */
+	struct gksm_page_set pinned; /* the pages of the ranges */
 };
 
 struct gksm_body {

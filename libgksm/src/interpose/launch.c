@@ -20,14 +20,14 @@
                                                                                                    \
 		if (process_)                                                                      \
 			gksm_stream_used(process_, stream);                                        \
-		if (!process_ || !atomic_load_explicit(&process_->gated_gpus,                      \
-						       memory_order_relaxed)) {                    \
+		if (!process_ ||                                                                   \
+		    !atomic_load_explicit(&process_->gated_gpus, memory_order_relaxed)) {          \
 			launched_ = (real_call);                                                   \
 		} else {                                                                           \
 			gksm_words_init(words);                                                    \
 			words_of;                                                                  \
-			launched_ = gksm_launch_begin(process_, words->items, words->count,        \
-						      &access_);                                   \
+			launched_ =                                                                \
+				gksm_launch_begin(process_, words->items, words->count, &access_); \
 			if (launched_ == CUDA_SUCCESS) {                                           \
 				launched_ = (real_call);                                           \
 				gksm_launch_end(&access_);                                         \

@@ -11,7 +11,8 @@
 bool gksm_guard_in_force(struct gksm *process, enum gksm_guard guard)
 {
 	for (size_t i = 0; i < GKSM_GPUS_MAX; i++) {
-		struct gksm_gpu *gpu = atomic_load_explicit(&process->gpus[i], memory_order_acquire);
+		struct gksm_gpu *gpu =
+			atomic_load_explicit(&process->gpus[i], memory_order_acquire);
 
 		if (gpu && atomic_load_explicit(&gpu->guard, memory_order_relaxed) == guard)
 			return true;

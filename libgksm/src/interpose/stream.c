@@ -93,19 +93,19 @@ GKSM_WRAP(cuStreamWaitEvent_ptsz)(CUstream stream, CUevent event, unsigned int f
 }
 
 /* ordered: the stream as the driver sees it. */
-#define CAPTURE(ordered, real_call)                                                                \
-	({                                                                                         \
-		struct gksm *process_ = gksm_process();                                            \
-		CUresult begun_;                                                                   \
-                                                                                                   \
-		if (process_) {                                                                    \
-			gksm_stream_used(process_, ordered);                                       \
-			gksm_capture_begins(process_, ordered);                                    \
-		}                                                                                  \
-		begun_ = (real_call);                                                              \
-		if (process_ && begun_ != CUDA_SUCCESS)                                            \
-			gksm_capture_ended(process_);                                              \
-		begun_;                                                                            \
+#define CAPTURE(ordered, real_call)                             \
+	({                                                      \
+		struct gksm *process_ = gksm_process();         \
+		CUresult begun_;                                \
+                                                                \
+		if (process_) {                                 \
+			gksm_stream_used(process_, ordered);    \
+			gksm_capture_begins(process_, ordered); \
+		}                                               \
+		begun_ = (real_call);                           \
+		if (process_ && begun_ != CUDA_SUCCESS)         \
+			gksm_capture_ended(process_);           \
+		begun_;                                         \
 	})
 
 GKSM_WRAP(cuStreamBeginCapture)(CUstream stream)
@@ -131,8 +131,9 @@ GKSM_WRAP(cuStreamBeginCapture_v2_ptsz)(CUstream stream, CUstreamCaptureMode mod
 }
 
 GKSM_WRAP(cuStreamBeginCaptureToGraph)(CUstream stream, CUgraph graph,
-				       const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
-				       size_t count, CUstreamCaptureMode mode)
+				       const CUgraphNode *dependencies,
+				       const CUgraphEdgeData *edges, size_t count,
+				       CUstreamCaptureMode mode)
 {
 	return CAPTURE(gksm_stream_plain(stream),
 		       GKSM_REAL(cuStreamBeginCaptureToGraph)(stream, graph, dependencies, edges,
@@ -152,9 +153,8 @@ GKSM_WRAP(cuStreamBeginCaptureToGraph_ptsz)(CUstream stream, CUgraph graph,
 GKSM_WRAP(cuStreamBeginRecaptureToGraph)(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
 					 CUgraphRecaptureCallback callback, void *user)
 {
-	return CAPTURE(
-		gksm_stream_plain(stream),
-		GKSM_REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, callback, user));
+	return CAPTURE(gksm_stream_plain(stream), GKSM_REAL(cuStreamBeginRecaptureToGraph)(
+							  stream, mode, graph, callback, user));
 }
 
 GKSM_WRAP(cuStreamBeginRecaptureToGraph_ptsz)(CUstream stream, CUstreamCaptureMode mode,
@@ -167,15 +167,15 @@ GKSM_WRAP(cuStreamBeginRecaptureToGraph_ptsz)(CUstream stream, CUstreamCaptureMo
 }
 
 /* A refused call leaves the stream as it was; only the end of a capture counts. */
-#define CAPTURED(ordered, real_call)                                                               \
-	({                                                                                         \
-		struct gksm *process_ = gksm_process();                                            \
-		bool was_ = process_ && gksm_stream_capturing(process_, ordered);                  \
-		CUresult ended_ = (real_call);                                                     \
-                                                                                                   \
-		if (was_ && !gksm_stream_capturing(process_, ordered))                             \
-			gksm_capture_ended(process_);                                              \
-		ended_;                                                                            \
+#define CAPTURED(ordered, real_call)                                              \
+	({                                                                        \
+		struct gksm *process_ = gksm_process();                           \
+		bool was_ = process_ && gksm_stream_capturing(process_, ordered); \
+		CUresult ended_ = (real_call);                                    \
+                                                                                  \
+		if (was_ && !gksm_stream_capturing(process_, ordered))            \
+			gksm_capture_ended(process_);                             \
+		ended_;                                                           \
 	})
 
 GKSM_WRAP(cuStreamEndCapture)(CUstream stream, CUgraph *graph)
