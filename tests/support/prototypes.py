@@ -52,7 +52,8 @@ RECORDER_HEAD = """
 #include <string.h>
 struct recorded { const char *name; unsigned bytes; unsigned char arguments[256]; };
 struct recorded recorded;
-static void begin(const char *name) { memset(&recorded, 0, sizeof(recorded)); recorded.name = name; }
+static void begin(const char *name)
+{ memset(&recorded, 0, sizeof(recorded)); recorded.name = name; }
 static void put(const void *argument, unsigned bytes)
 { memcpy(recorded.arguments + recorded.bytes, argument, bytes); recorded.bytes += bytes; }
 """
@@ -62,29 +63,34 @@ CALLER_HEAD = """
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 struct recorded { const char *name; unsigned bytes; unsigned char arguments[256]; };
+static const char *current = "";
+static void looked_into_arguments(int number)
+{ (void)number; printf("%s: follows its pointers\\n", current); fflush(stdout); _Exit(1); }
 static struct recorded *seen;
 static unsigned char expected[256];
 static unsigned used, checked, wrong;
 static void begin(void) { used = 0; seen->name = ""; }
 static void fill(void *argument, unsigned bytes, unsigned index)
 {
-	/* Never a NaN, which might not survive a move; every byte tells its place. */
-	for (unsigned i = 0; i < bytes; i++)
-		((unsigned char *)argument)[i] = (unsigned char)(0x11 + 7 * index + i);
-	memcpy(expected + used, argument, bytes);
-	used += bytes;
+    /* Never a NaN, which might not survive a move; every byte tells its place. */
+    for (unsigned i = 0; i < bytes; i++)
+        ((unsigned char *)argument)[i] = (unsigned char)(0x11 + 7 * index + i);
+    memcpy(expected + used, argument, bytes);
+    used += bytes;
 }
 static void end(const char *name, CUresult result, CUresult wanted)
 {
-	checked++;
-	if (result == wanted && strcmp(seen->name, name) == 0 && seen->bytes == used &&
-	    memcmp(seen->arguments, expected, used) == 0)
-		return;
-	wrong++;
-	printf("%s: returned %d, the driver saw %s\\n", name, (int)result, seen->name);
+    checked++;
+    if (result == wanted && strcmp(seen->name, name) == 0 && seen->bytes == used &&
+        memcmp(seen->arguments, expected, used) == 0)
+        return;
+    wrong++;
+    printf("%s: returned %d, the driver saw %s\\n", name, (int)result, seen->name);
 }
 """
 
@@ -114,7 +120,7 @@ def caller(functions: list[Prototype], skipped: set[str]) -> str:
             f"static void call_{number}(void *library)\n{{ __typeof__({function.name}) *call = "
             f'dlsym(library, "{function.name}"); {variables}\n'
             f'if (!call) {{ wrong++; printf("{function.name}: not exported\\n"); return; }}\n'
-            f"begin(); {fills}\n"
+            f'current = "{function.name}"; begin(); {fills}\n'
             f'end("{function.name}", call({function.arguments}), (CUresult){1000 + number}); }}'
         )
         calls.append(f"call_{number}(library);")
@@ -122,6 +128,7 @@ def caller(functions: list[Prototype], skipped: set[str]) -> str:
         "int main(int argc, char **argv)\n{\n"
         'void *library = dlopen("libcuda.so.1", RTLD_NOW), *driver;\n'
         "(void)argc;\n"
+        "signal(SIGSEGV, looked_into_arguments);\n"
         "driver = dlopen(argv[1], RTLD_NOW);\n"
         'seen = dlsym(driver, "recorded");\n' + "\n".join(calls) + "\n"
         'printf("%u checked, %u wrong\\n", checked, wrong);\nreturn wrong != 0;\n}\n'
