@@ -264,22 +264,26 @@ class Control:
         raise TypeError(type(request))
 
     def _logs(self, pid: int, peer: Peer) -> LogsAnswer:
-        found = find_processes(self._core.state, str(pid))
-        if found is None or not (peer.privileged or found[1][0].identity.uid == peer.uid):
+        state = self._core.state
+        living = [p for p in state.processes.values() if p.identity.pid == pid]
+        # A pid may come again; the living, else the last that died, is meant.
+        found = next(iter(living), None) or next(
+            (d for d in reversed(state.departed) if d.identity.pid == pid), None
+        )
+        if found is None or not (peer.privileged or found.identity.uid == peer.uid):
             raise RefusedError(
                 f"{pid} is no GPU process that gksmd knows and you may ask about; "
                 "list them with gksmctl ps, or use sudo."
             )
-        process = found[1][0]
         return LogsAnswer(
             pid=pid,
-            dropped=process.reports_dropped,
+            dropped=living[0].reports_dropped if living else 0,
             records=[
                 LogRecord(
                     time_ns=report.time_ns,
                     severity=SEVERITIES[min(report.severity, len(SEVERITIES) - 1)],
                     text=report.text,
                 )
-                for report in process.reports
+                for report in found.reports
             ],
         )

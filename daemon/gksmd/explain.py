@@ -138,7 +138,7 @@ def explain(
     shared_state = state.domains.get(domain.name)
     if shared_state is not None:
         usages.append(shared_state.usage)
-    sharing, reason = _sharing(container, shared_state, processes)
+    sharing, reason = _sharing(state, container, shared_state, processes)
     wanted = domain.guard or config.guard.default
     return Explanation(
         target=target,
@@ -157,15 +157,19 @@ def explain(
 
 
 def _sharing(
-    container: Container | None, domain: DomainState | None, processes: list[Process]
+    state: State,
+    container: Container | None,
+    domain: DomainState | None,
+    processes: list[Process],
 ) -> tuple[Sharing, str]:
     """The strictest of what holds, with its reason."""
-    found = [(p.sharing, p.reason) for p in processes]
+    found = [(state.sharing, state.sharing_reason)]
+    found += [(p.sharing, p.reason) for p in processes if p.sharing != Sharing.ON]
     if container is not None:
         found.append((container.sharing, container.sharing_reason))
     if domain is not None:
         found.append((domain.sharing, domain.sharing_reason))
-    return max(found, key=lambda pair: pair[0], default=(Sharing.ON, ""))
+    return max(found, key=lambda pair: pair[0])
 
 
 def _refused(usages: Iterable[QuotaUse]) -> dict[str, int]:
@@ -233,12 +237,12 @@ def _notes(
         pid = process.identity.pid
         if process.connection is None:
             yield f"Process {pid} is not connected; it keeps its pages and tries again by itself."
+        if process.sharing == Sharing.ON and process.reason:
+            yield (
+                f"Process {pid} shares nothing: {process.reason}. `gksmctl doctor` says what "
+                "this host lacks."
+            )
         for instance in process.instances.values():
-            if GUARDS[instance.guard] == "off":
-                yield (
-                    f"Process {pid} has no guard, so nothing of it may be shared; "
-                    "`gksmctl doctor` says what this host lacks."
-                )
             others = sum(1 for i in instance.table.instances if i is not instance)
             if not others:
                 yield f"Process {pid} is the only one of its domain on its GPU."

@@ -87,11 +87,11 @@ def show(out: Console, findings: list[Finding]) -> None:
     """As a table, and below it what to do."""
     out.print(
         table(
-            "",
             ["check", "verdict", "what was found"],
             [(f.name, f.verdict, f.reason) for f in findings],
         )
     )
+    out.print()
     for finding in findings:
         if finding.way_out:
             out.print(printable(f"{finding.verdict}: {finding.name}: {finding.way_out}"))

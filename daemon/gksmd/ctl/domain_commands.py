@@ -272,7 +272,6 @@ def list_command(daemon: Daemon, as_json: bool) -> None:
         return
     out.print(
         table(
-            "",
             ["#>", "domain", "match", "shares", "guard", "budget>", "instances>", "saved>"],
             [
                 (
@@ -309,7 +308,7 @@ def show(daemon: Daemon, name: str, as_json: bool) -> None:
     values["share"] = ", ".join(row.share)
     values["budget"] = size(values.pop("budget_bytes")) if row.budget_bytes else "none"
     values["saved"] = size(values.pop("saved_bytes"))
-    console().print(table("", ["what", "value"], [(k, str(v)) for k, v in values.items()]))
+    console().print(table(["what", "value"], [(k, str(v)) for k, v in values.items()]))
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -80,9 +80,9 @@ def status(daemon: Daemon, as_json: bool) -> None:
     if not found.gpus:
         out.print("No process has used a GPU through gKSM yet.")
     else:
+        out.print()
         out.print(
             table(
-                "",
                 [
                     "GPU",
                     "name",
@@ -113,9 +113,9 @@ def status(daemon: Daemon, as_json: bool) -> None:
             )
         )
     if found.instances:
+        out.print()
         out.print(
             table(
-                "",
                 [
                     "PID",
                     "domain",
@@ -142,9 +142,9 @@ def status(daemon: Daemon, as_json: bool) -> None:
             )
         )
     if found.domains:
+        out.print()
         out.print(
             table(
-                "",
                 ["domain", "instances>", "shared>", "saved>"],
                 [
                     (tables.short_domain(d.name), d.instances, d.pages_shared, size(d.saved_bytes))
@@ -169,7 +169,6 @@ def ps(daemon: Daemon, as_json: bool) -> None:
         return
     out.print(
         table(
-            "",
             [
                 "PID",
                 "name",
@@ -218,7 +217,6 @@ def pages(daemon: Daemon, as_json: bool) -> None:
         return
     out.print(
         table(
-            "",
             ["GPU", "domain", "kind", "pages>", "mappings>", "saved>", "host copies>", "mapped by"],
             [
                 (

@@ -21,17 +21,17 @@ def console() -> Console:
     return Console(width=min(width, WIDTH), highlight=False, soft_wrap=False, markup=False)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> Table:
     """A table. A column whose name ends in ``>`` holds numbers: right-aligned, never cut.
 
     Other columns give way: too long a word ends in an ellipsis (--json has it whole).
     """
-    made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
         if name.endswith(">"):
             made.add_column(name[:-1], justify="right", no_wrap=True)
         else:
-            made.add_column(name, overflow="ellipsis")
+            made.add_column(name, overflow="ellipsis", min_width=len(name))
     for row in rows:
         made.add_row(*(Text(printable(str(cell))) for cell in row))
     return made
