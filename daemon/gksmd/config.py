@@ -136,7 +136,7 @@ class Memory(Section, frozen=True):
 
 
 class Quota(Section, frozen=True):
-    """What one container (a bare process counts as one) or one domain may use; 0: no limit."""
+    """What may be used; 0: no limit."""
 
     connections: Count = 0
     # Requests received and not yet answered.
@@ -146,23 +146,30 @@ class Quota(Section, frozen=True):
     host_copy_bytes: Size = Size(0)
 
 
+class ContainerQuota(Quota, frozen=True):
+    """What one container may use; a bare process counts as one."""
+
+    connections: Count = 64
+    bytes_in_flight: Size = Size(8 << 20)
+    lookups_per_second: Count = 200_000
+    published_pages: Count = 131_072
+    host_copy_bytes: Size = Size(8 << 30)
+
+
+class DomainQuota(Quota, frozen=True):
+    """What one domain may use; its host copies are memory.host_copy_bytes, too."""
+
+    connections: Count = 1024
+    bytes_in_flight: Size = Size(64 << 20)
+    lookups_per_second: Count = 1_000_000
+    published_pages: Count = 262_144
+
+
 class Quotas(Section, frozen=True):
     """The two levels at which use is counted."""
 
-    container: Quota = Quota(
-        connections=64,
-        bytes_in_flight=Size(8 << 20),
-        lookups_per_second=200_000,
-        published_pages=131_072,
-        host_copy_bytes=Size(8 << 30),
-    )
-    domain: Quota = Quota(
-        connections=1024,
-        bytes_in_flight=Size(64 << 20),
-        lookups_per_second=1_000_000,
-        published_pages=262_144,
-        host_copy_bytes=Size(0),
-    )
+    container: ContainerQuota = ContainerQuota()
+    domain: DomainQuota = DomainQuota()
 
 
 class Grace(Section, frozen=True):
