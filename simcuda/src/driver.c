@@ -83,7 +83,7 @@ static CUresult lookup(const char *symbol, void **address, int version, cuuint64
 			best = entry;
 	}
 	*address = best ? best->address : NULL;
-	*status = best    ? CU_GET_PROC_ADDRESS_SUCCESS
+	*status = best	  ? CU_GET_PROC_ADDRESS_SUCCESS
 		  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 			  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return best ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
@@ -91,8 +91,8 @@ static CUresult lookup(const char *symbol, void **address, int version, cuuint64
 
 static bool lookup_arguments_bad(const char *symbol, void **address, int version, cuuint64_t flags)
 {
-	cuuint64_t both = CU_GET_PROC_ADDRESS_LEGACY_STREAM |
-			  CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	cuuint64_t both =
+		CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 
 	return !symbol || !*symbol || !address || version <= 0 || (flags & ~both) || flags == both;
 }
@@ -129,8 +129,8 @@ SIM_API CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **address, in
 CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **address, int version, cuuint64_t flags,
 				  CUdriverProcAddressQueryResult *status)
 {
-	if (!(flags & (CU_GET_PROC_ADDRESS_LEGACY_STREAM |
-		       CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)))
+	if (!(flags &
+	      (CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)))
 		flags |= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 	return cuGetProcAddress_v2(symbol, address, version, flags, status);
 }

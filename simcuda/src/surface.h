@@ -11,7 +11,7 @@ struct CUstream_st;
 /* One answer of cuGetProcAddress. Sorted by symbol, version, per_thread. */
 struct sim_lookup {
 	const char *symbol;
-	int version;    /* the CUDA version that introduced this ABI version */
+	int version;	/* the CUDA version that introduced this ABI version */
 	int per_thread; /* a _ptsz or _ptds variant */
 	void *address;
 };

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SIM_CONTEXT_API_H
+#define SIM_CONTEXT_API_H
+
+#include "sim.h"
+
+#define SIM_SM_COUNT 132u
+
+struct CUmod_st;
+
+/* What modules and settings keep for one context (sim_context.surface). */
+struct sim_surface {
+	struct CUmod_st *modules; /* module.c's lock */
+	bool peers[SIM_DEVICES_MAX];
+};
+
+/* The context's; made when first asked for. NULL: no memory. */
+struct sim_surface *sim_surface_of(struct sim_context *context);
+
+/* module.c: the context ended; frees its modules. */
+void sim_modules_context_gone(struct sim_surface *surface);
+
+#endif
