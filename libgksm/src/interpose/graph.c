@@ -261,7 +261,9 @@ static struct gksm_exec *changed(struct gksm *process, struct gksm_graphs *graph
 		CUresult set_ = CUDA_SUCCESS;                                                   \
                                                                                                 \
 		gksm_spans_init(&spans);                                                        \
-		fill;                                                                           \
+		if (graphs_) {                                                                  \
+			fill;                                                                   \
+		}                                                                               \
 		if (graphs_)                                                                    \
 			exec_ = changed(process_, graphs_, handle, node, &spans, child, &set_); \
 		gksm_spans_free(&spans);                                                        \
@@ -306,9 +308,10 @@ GKSM_WRAP(cuGraphExecChildGraphNodeSetParams)(CUgraphExec exec, CUgraphNode node
 GKSM_WRAP(cuGraphExecNodeSetParams)(CUgraphExec exec, CUgraphNode node,
 				    CUgraphNodeParams *parameters)
 {
-	CUgraph child = parameters && parameters->type == CU_GRAPH_NODE_TYPE_GRAPH
-				? parameters->graph.graph
-				: NULL;
+	CUgraph child = NULL;
+
+	if (gksm_process() && parameters && parameters->type == CU_GRAPH_NODE_TYPE_GRAPH)
+		child = parameters->graph.graph;
 
 	return CHANGE(exec, node, gksm_spans_node_params(&spans, parameters), child,
 		      GKSM_REAL(cuGraphExecNodeSetParams)(exec, node, parameters));

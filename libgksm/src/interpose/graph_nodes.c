@@ -15,7 +15,9 @@
 		CUresult added_ = CUDA_SUCCESS;                                             \
                                                                                             \
 		gksm_spans_init(&spans);                                                    \
-		fill;                                                                       \
+		if (process_) {                                                             \
+			fill;                                                               \
+		}                                                                           \
 		if (process_)                                                               \
 			added_ = spans.lost ? CUDA_ERROR_OUT_OF_MEMORY                      \
 					    : gksm_pin(process_, spans.items, spans.count); \
