@@ -187,7 +187,10 @@ class Client:
             fds = iter(message.fds)
             for row in LOOKUP_RESULT.rows(message):
                 fd = next(fds) if row[1] == lib.GKSM_LOOKUP_HIT else -1
-                found.append(Found(*row[:8], fd))
+                index, outcome, page_id, token, deadline_ms, reason, segment, offset, *_ = row
+                found.append(
+                    Found(index, outcome, page_id, token, deadline_ms, reason, segment, offset, fd)
+                )
             if not message.flags & lib.GKSM_FLAG_MORE:
                 return sorted(found, key=lambda result: result.index)
 
