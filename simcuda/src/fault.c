@@ -184,6 +184,27 @@ sim_bytes_copy(void *to, const void *from, size_t bytes)
 __attribute__((no_sanitize("address", "thread", "undefined"))) void
 sim_bytes_set(void *to, const void *pattern, size_t width, size_t count)
 {
+#if defined(__x86_64__)
+	switch (width) {
+	case 1:
+		__asm__ volatile("rep stosb"
+				 : "+D"(to), "+c"(count)
+				 : "a"(*(const uint8_t *)pattern)
+				 : "memory");
+		break;
+	case 2:
+		__asm__ volatile("rep stosw"
+				 : "+D"(to), "+c"(count)
+				 : "a"(*(const uint16_t *)pattern)
+				 : "memory");
+		break;
+	default:
+		__asm__ volatile("rep stosl"
+				 : "+D"(to), "+c"(count)
+				 : "a"(*(const uint32_t *)pattern)
+				 : "memory");
+	}
+#else
 	switch (width) {
 	case 1:
 		for (volatile uint8_t *at = to; count--;)
@@ -197,4 +218,5 @@ sim_bytes_set(void *to, const void *pattern, size_t width, size_t count)
 		for (volatile uint32_t *at = to; count--;)
 			*at++ = *(const uint32_t *)pattern;
 	}
+#endif
 }

@@ -92,8 +92,9 @@ struct sim_device {
 	unsigned primary_flags;
 };
 
-struct sim_va;	 /* va.h: address space and page table */
-struct sim_host; /* host.h: ranges of host memory the driver knows */
+struct sim_va;	  /* va.h: address space and page table */
+struct sim_host;  /* host.h: ranges of host memory the driver knows */
+struct sim_pools; /* pool.c */
 
 struct sim {
 	_Atomic bool started; /* false again in a forked child */
@@ -107,6 +108,7 @@ struct sim {
 	pthread_mutex_t memory_lock;
 	struct sim_va *va;
 	struct sim_host *host;
+	struct sim_pools *pools;
 	pthread_mutex_t queue_lock;
 	pthread_cond_t progress; /* broadcast whenever an op ended or a context died */
 	_Atomic uint64_t random;
@@ -147,6 +149,7 @@ struct sim_context {
 	_Atomic int error; /* sticky CUresult; 0: healthy */
 	pthread_mutex_t serial;
 	struct sim_context *next;    /* root->contexts */
+	struct sim_mapping *heap;    /* memory_lock: its pages of small allocations */
 	struct sim_stream *streams;  /* queue_lock */
 	struct sim_stream *legacy;   /* the NULL stream; made with the context */
 	int stream_threads;	     /* queue_lock: threads not yet ended */

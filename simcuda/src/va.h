@@ -44,9 +44,11 @@ struct sim_mapping {
 	unsigned extent_count;
 	struct sim_region *region; /* not VMM: freed with the mapping */
 	struct sim_block *blocks;  /* HEAP */
-	void *pool;		   /* CUmemoryPool it came from */
-	unsigned ipc_users;	   /* IPC: how often opened */
-	size_t ipc_offset;	   /* IPC: of the pointer handed out */
+	struct sim_mapping *heap_next;
+	struct sim_pool *pool; /* it came from */
+	bool freeing;	       /* cuMemFreeAsync is under way */
+	unsigned ipc_users;    /* IPC: how often opened */
+	size_t ipc_offset;     /* IPC: of the pointer handed out */
 	uint32_t ipc_generation;
 	int sync_memops;		  /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
 	struct sim_mapping *next, **link; /* of sim_va's list */
