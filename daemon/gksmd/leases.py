@@ -26,14 +26,14 @@ SWEEP_MIN = 256
 
 @dataclass(slots=True)
 class Leases:
-    """All leases, in the order of their deadlines."""
+    """All leases. Their deadlines are in the order in which they were given."""
 
     state: State
     pages: Pages
     duration_s: float
     # A random start: a token from before a restart of gksmd is not valid after it.
     next_token: int = field(default_factory=lambda: secrets.randbits(62) | 1)
-    order: deque[Lease] = field(default_factory=deque)
+    by_deadline: dict[int, Lease] = field(default_factory=dict)  # by token, in that order
     timer: asyncio.TimerHandle | None = None
 
     def acquire(self, instance: Instance, digest: bytes) -> Lease:
@@ -43,7 +43,7 @@ class Leases:
         lease = Lease(self.next_token, digest, instance, loop.time() + self.duration_s)
         instance.table.leases[digest] = lease
         instance.leases[lease.token] = lease
-        self.order.append(lease)
+        self.by_deadline[lease.token] = lease
         self.state.counters.leases += 1
         if self.timer is None:
             self.timer = loop.call_at(lease.deadline, self._lapse)
@@ -64,6 +64,8 @@ class Leases:
 
         Those whose WAIT is over are swept out as they become half of the queue.
         """
+        if lease.waiters is None:
+            lease.waiters = deque()
         if len(lease.waiters) >= lease.sweep_at:
             lease.waiters = deque(e for e in lease.waiters if not e.wait.over)
             lease.sweep_at = max(SWEEP_MIN, 2 * len(lease.waiters))
@@ -85,7 +87,7 @@ class Leases:
     def fulfil(self, lease: Lease, page: Page) -> None:
         """End a lease with its page: all who wait get it."""
         self._end(lease)
-        for entry in lease.waiters:
+        for entry in lease.waiters or ():
             wait = entry.wait
             if wait.over or wait.open.pop(entry.index, None) is None:
                 continue
@@ -96,6 +98,11 @@ class Leases:
                 wait.refused.append(entry.index)
             wait.instance.tickets.pop(entry.ticket, None)
             wait.changed.set()
+
+    def publishing(self, lease: Lease) -> None:
+        """The page is on its way to the vault: the lease does not lapse any more."""
+        lease.publishing = True
+        self.by_deadline.pop(lease.token, None)
 
     def leave(self, instance: Instance) -> None:
         """The instance has ended or lost its connection.
@@ -109,6 +116,7 @@ class Leases:
 
     def _end(self, lease: Lease) -> None:
         lease.instance.leases.pop(lease.token, None)
+        self.by_deadline.pop(lease.token, None)
         leases = lease.instance.table.leases
         if leases.get(lease.hash) is lease:
             del leases[lease.hash]
@@ -117,17 +125,13 @@ class Leases:
         """Take back every lease whose time is over, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         self.timer = None
-        now = loop.time()
-        while self.order:
-            lease = self.order[0]
-            alive = lease.instance.leases.get(lease.token) is lease and not lease.publishing
-            if alive and lease.deadline > now:
+        while self.by_deadline:
+            lease = next(iter(self.by_deadline.values()))
+            if lease.deadline > loop.time():
                 self.timer = loop.call_at(lease.deadline, self._lapse)
                 return
-            self.order.popleft()
-            if alive:
-                self.state.counters.leases_lapsed += 1
-                self.give_up(lease)
+            self.state.counters.leases_lapsed += 1
+            self.give_up(lease)
 
 
 def resolve_lease(entry: WaitEntry, lease: Lease) -> None:

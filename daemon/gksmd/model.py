@@ -132,7 +132,7 @@ class Lease:
     instance: Instance
     deadline: float
     publishing: bool = False  # the fd is on its way to the vault: no longer lapses
-    waiters: deque[WaitEntry] = field(default_factory=deque)
+    waiters: deque[WaitEntry] | None = None  # an empty one would take 600 bytes
     sweep_at: int = 256  # length at which waiters that are over are swept out
 
 

@@ -207,7 +207,7 @@ class Requests:
                 results.append((0, status or -errno.EDQUOT))
                 self.leases.give_up(lease)
                 continue
-            lease.publishing = True
+            self.leases.publishing(lease)
             if segment_id:
                 self.segments.attach(instance.process, page, segment_id, offset)
             results.append((page.id, 0))
