@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.daemon import Daemon, eventually
+from tests.support.agents import Daemon, eventually
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 
 from gksmd.protocol import lib, text
 
-from tests.support.daemon import (
+from tests.support.agents import (
     EXPIRED,
     HIT,
     LEASE,
