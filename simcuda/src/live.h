@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The live handles of modules, functions, libraries, kernels, graphs, nodes and
- * instantiated graphs. A handle that a caller passes is looked up here before it is
+ * The live handles of modules, functions, libraries, kernels, graphs, nodes,
+ * instantiated graphs and arrays. A handle that a caller passes is looked up here before it is
  * followed, so a stale or invented one is refused and not a crash.
  */
 #ifndef SIM_LIVE_H
@@ -19,6 +19,8 @@ enum sim_live_kind {
 	SIM_LIVE_NODE,
 	SIM_LIVE_EXEC,
 	SIM_LIVE_USER_OBJECT,
+	SIM_LIVE_ARRAY,
+	SIM_LIVE_MIPMAP,
 };
 
 /* 0 or -ENOMEM. The object's address is the handle. Any thread. */
