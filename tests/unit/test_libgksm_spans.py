@@ -4,16 +4,35 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import c_size_t, c_uint, c_uint64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.compile import ROOT, compile_c
+from tests.support.cuda_structs import (
+    ARRAY,
+    DEVICE,
+    FLUSH,
+    HOST,
+    POINTER_OPERAND,
+    REDUCTION,
+    UNIFIED,
+    WAIT_32,
+    WAIT_64,
+    WRITE_32,
+    WRITE_64,
+    BatchOperation,
+    Copy2D,
+    Copy3D,
+    MemOperation,
+    Operand,
+    Pointer,
+    Reduction,
+)
 
 WRITE, EVERY_BYTE = 1, 2
-HOST, DEVICE, ARRAY, UNIFIED = 1, 2, 3, 4
 SPANS_BYTES = 4096  # more than struct gksm_spans
 
 
@@ -28,103 +47,6 @@ class Spans(ctypes.Structure):
         ("capacity", c_size_t),
         ("lost", ctypes.c_bool),
         ("rest", ctypes.c_char * SPANS_BYTES),
-    )
-
-
-def side(prefix: str, *, layers: bool) -> list[tuple[str, Any]]:
-    fields: list[tuple[str, Any]] = [("XInBytes", c_size_t), ("Y", c_size_t)]
-    if layers:
-        fields += [("Z", c_size_t), ("LOD", c_size_t)]
-    fields += [("MemoryType", c_int), ("Host", c_void_p), ("Device", c_uint64), ("Array", c_void_p)]
-    if layers:
-        fields += [("Reserved", c_void_p)]
-    fields += [("Pitch", c_size_t)]
-    if layers:
-        fields += [("Height", c_size_t)]
-    return [(prefix + name, kind) for name, kind in fields]
-
-
-class Copy2D(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
-
-    _fields_ = (
-        *side("src", layers=False),
-        *side("dst", layers=False),
-        ("WidthInBytes", c_size_t),
-        ("Height", c_size_t),
-    )
-
-
-class Copy3D(ctypes.Structure):
-    """CUDA_MEMCPY3D."""
-
-    _fields_ = (
-        *side("src", layers=True),
-        *side("dst", layers=True),
-        ("WidthInBytes", c_size_t),
-        ("Height", c_size_t),
-        ("Depth", c_size_t),
-    )
-
-
-class Location(ctypes.Structure):
-    _fields_ = (("type", c_int), ("id", c_int))
-
-
-class Pointer(ctypes.Structure):
-    _fields_ = (
-        ("ptr", c_uint64),
-        ("rowLength", c_size_t),
-        ("layerHeight", c_size_t),
-        ("hint", Location),
-    )
-
-
-class Operand(ctypes.Structure):
-    """CUmemcpy3DOperand that is a pointer."""
-
-    _fields_ = (("type", c_int), ("pointer", Pointer))
-
-
-class BatchOperation(ctypes.Structure):
-    """CUDA_MEMCPY3D_BATCH_OP."""
-
-    _fields_ = (
-        ("src", Operand),
-        ("dst", Operand),
-        ("width", c_size_t),
-        ("height", c_size_t),
-        ("depth", c_size_t),
-        ("order", c_int),
-        ("flags", c_uint),
-    )
-
-
-class WriteValue(ctypes.Structure):
-    """CUstreamBatchMemOpParams of a write or wait."""
-
-    _fields_ = (
-        ("operation", c_int),
-        ("address", c_uint64),
-        ("value", c_uint64),
-        ("flags", c_uint),
-        ("alias", c_uint64),
-        ("pad", c_uint64),
-    )
-
-
-class Reduction(ctypes.Structure):
-    """CUstreamBatchMemOpParams of an atomic."""
-
-    _fields_ = (
-        ("operation", c_int),
-        ("flags", c_uint),
-        ("op", c_int),
-        ("type", c_int),
-        ("address", c_uint64),
-        ("value", c_uint64),
-        ("alias", c_uint64),
-        ("pad", c_uint64),
     )
 
 
@@ -261,10 +183,14 @@ def test_a_memset_counts_elements(library: Library, element: int) -> None:
     assert rows == [(4096, 2048 + 100 * element, WRITE)]
 
 
+def operand(address: int, row: int) -> Operand:
+    return Operand(type=POINTER_OPERAND, pointer=Pointer(ptr=address, rowLength=row))
+
+
 def test_batch_operands_of_length_zero_are_packed(library: Library) -> None:
     copy = BatchOperation(
-        src=Operand(type=1, pointer=Pointer(ptr=1 << 41, rowLength=80, layerHeight=0)),
-        dst=Operand(type=1, pointer=Pointer(ptr=1 << 40)),
+        src=operand(1 << 41, 80),
+        dst=operand(1 << 40, 0),
         width=64, height=4, depth=2,
     )  # fmt: skip
     assert library.found("gksm_spans_copy_operand", ctypes.byref(copy)) == [
@@ -274,14 +200,13 @@ def test_batch_operands_of_length_zero_are_packed(library: Library) -> None:
 
 
 def test_stream_operations_write_words_and_what_is_polled_must_not_change(library: Library) -> None:
-    wait32, write32, wait64, write64, flush, reduce_ = 1, 2, 4, 5, 3, 8
-    operations = (WriteValue * 6)(
-        WriteValue(operation=write32, address=4096),
-        WriteValue(operation=wait32, address=8192),
-        WriteValue(operation=write64, address=12288),
-        WriteValue(operation=wait64, address=16384),
-        WriteValue(operation=flush, address=20480),
-        WriteValue.from_buffer_copy(bytes(Reduction(operation=reduce_, address=24576))),
+    operations = (MemOperation * 6)(
+        MemOperation(operation=WRITE_32, address=4096),
+        MemOperation(operation=WAIT_32, address=8192),
+        MemOperation(operation=WRITE_64, address=12288),
+        MemOperation(operation=WAIT_64, address=16384),
+        MemOperation(operation=FLUSH, address=20480),
+        MemOperation.from_buffer_copy(bytes(Reduction(operation=REDUCTION, address=24576))),
     )
     assert library.found("gksm_spans_stream_ops", operations, c_size_t(6)) == [
         (4096, 4, WRITE | EVERY_BYTE),
@@ -293,8 +218,8 @@ def test_stream_operations_write_words_and_what_is_polled_must_not_change(librar
 
 
 def test_a_long_list_keeps_every_span(library: Library) -> None:
-    operations = (WriteValue * 1000)(
-        *(WriteValue(operation=2, address=4096 * (n + 1)) for n in range(1000))
+    operations = (MemOperation * 1000)(
+        *(MemOperation(operation=WRITE_32, address=4096 * (n + 1)) for n in range(1000))
     )
     found = library.found("gksm_spans_stream_ops", operations, c_size_t(1000))
     assert [address for address, _, _ in found] == [4096 * (n + 1) for n in range(1000)]
