@@ -6,7 +6,9 @@
 
 #include "queue.h"
 
-#define STACK_MAX 256
+/* Small: all thread-local data of the library shares the little static TLS that a
+ * dlopen() can get (fault.c needs it static). */
+#define STACK_MAX 64
 
 static _Thread_local struct {
 	struct sim_context *entries[STACK_MAX];

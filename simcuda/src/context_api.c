@@ -28,27 +28,6 @@ void sim_surface_context_gone(struct sim_context *context)
 	free(surface);
 }
 
-/* What the hardware and driver have when nobody has set anything. */
-static size_t default_limit(CUlimit limit)
-{
-	switch (limit) {
-	case CU_LIMIT_STACK_SIZE:
-		return 1024;
-	case CU_LIMIT_PRINTF_FIFO_SIZE:
-		return (size_t)1 << 20;
-	case CU_LIMIT_MALLOC_HEAP_SIZE:
-		return (size_t)8 << 20;
-	case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-		return 2;
-	case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
-		return 2048;
-	case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
-		return 64;
-	default:
-		return 0;
-	}
-}
-
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
 	struct sim_context *context;
@@ -60,7 +39,7 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 		return CUDA_ERROR_INVALID_VALUE;
 	if ((int)limit < 0 || limit >= CU_LIMIT_MAX)
 		return CUDA_ERROR_UNSUPPORTED_LIMIT;
-	*value = context->limits[limit] ? context->limits[limit] : default_limit(limit);
+	*value = context->limits[limit];
 	return CUDA_SUCCESS;
 }
 
