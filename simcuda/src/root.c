@@ -61,25 +61,27 @@ static bool parse_bytes(const char *text, uint64_t *bytes)
 {
 	char *end;
 	unsigned long long value;
+	unsigned shift = 0;
 
 	errno = 0;
 	value = strtoull(text, &end, 10);
-	if (errno || end == text || value > SIZE_MAX >> 31)
+	if (errno || end == text)
 		return false;
 	switch (*end) {
 	case 'K':
-		value <<= 10;
-		end++;
+		shift = 10;
 		break;
 	case 'M':
-		value <<= 20;
-		end++;
+		shift = 20;
 		break;
 	case 'G':
-		value <<= 30;
-		end++;
+		shift = 30;
 		break;
 	}
+	end += shift != 0;
+	if (value > UINT64_MAX >> shift)
+		return false;
+	value <<= shift;
 	value = value / SIM_PAGE * SIM_PAGE;
 	*bytes = value;
 	return !*end && value && value / SIM_PAGE <= SIM_PAGES_MAX;
