@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "fork.h"
+#include "needed.h"
 #include "report.h"
 #include "rivals.h"
 #include "settings.h"
@@ -66,6 +67,7 @@ static void publish(void)
 /* true: everything is up. Else the reason is in the ring. */
 static bool start(const struct gksm_driver *driver)
 {
+	const char *lacking = gksm_driver_lacks(driver);
 	char rival[1024];
 	int result;
 
@@ -78,6 +80,11 @@ static bool start(const struct gksm_driver *driver)
 		gksm_report(NULL, GKSM_WARNING,
 			    "off: %s is preloaded and exports cuInit too; preload one of the two",
 			    rival);
+		return false;
+	}
+	if (lacking) {
+		gksm_report(NULL, GKSM_WARNING, "off: the driver %s is too old: it has no %s",
+			    gksm_driver_path(), lacking);
 		return false;
 	}
 	result = gksm_fork_watch();

@@ -23,17 +23,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("loader")
 
 
+DRIVER_FLAGS = ("-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
+
+
 @pytest.fixture(scope="module")
 def driver(folder: Path) -> Path:
-    soname = "-Wl,-soname,libcuda.so.1"
     (folder / "new").mkdir()
-    return compile_c(folder / "new" / "libcuda.so.1", [HERE / "driver.c"], "-shared", soname)
+    sources = [HERE / "driver.c", HERE / "refusing.c"]
+    return compile_c(folder / "new" / "libcuda.so.1", sources, *DRIVER_FLAGS)
 
 
 @pytest.fixture(scope="module")
 def old_driver(folder: Path) -> Path:
-    flags = ("-shared", "-Wl,-soname,libcuda.so.1", "-DWITHOUT_V2")
     (folder / "old").mkdir()
+    flags = (*DRIVER_FLAGS, "-DWITHOUT_V2")
     return compile_c(folder / "old" / "libcuda.so.1", [HERE / "driver.c"], *flags)
 
 
@@ -86,6 +89,33 @@ assert proc_address("cuNothing") == (500, None, 1)
 assert cuda.cuInit(0) == 0
 """
     run_preloaded(text, libgksm, GKSM_DRIVER=str(old_driver))
+
+
+def test_on_a_driver_too_old_for_it_it_is_off_and_says_why(
+    libgksm: Path, old_driver: Path
+) -> None:
+    text = """
+assert cuda.cuInit(0) == 0
+address = ctypes.c_uint64()
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 22)) == 0
+assert address.value == 0x7000000000 + (1 << 22)
+assert "is too old: it has no cuCtxGetCurrent" in records(), records()
+assert len(os.listdir("/proc/self/task")) == 1
+"""
+    run_preloaded(text, libgksm, GKSM_DRIVER=str(old_driver))
+
+
+def test_a_driver_that_refuses_all_of_ours_still_serves_the_application(
+    libgksm: Path, driver: Path
+) -> None:
+    text = """
+assert cuda.cuInit(0) == 0
+address = ctypes.c_uint64()
+for _ in range(3):
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 22)) == 0
+    assert address.value == 0x7000000000 + (1 << 22)
+"""
+    run_preloaded(text, libgksm, GKSM_DRIVER=str(driver))
 
 
 def test_the_export_table_is_the_drivers_own_before_init(libgksm: Path, driver: Path) -> None:
