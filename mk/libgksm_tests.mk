@@ -1,6 +1,6 @@
 # Programs that test parts of libgksm without CUDA, and one that measures. pytest runs them;
 # it makes those it misses.
-GKSM_TEST_NAMES := hash_pages hash_speed link_client
+GKSM_TEST_NAMES := hash_pages hash_speed link_client link_fuzz
 GKSM_TESTS := $(GKSM_TEST_NAMES:%=$(OUT)/tests/%)
 GKSM_TEST_HASH := $(addprefix $(OUT)/libgksm/,hash.o hash_scalar.o hash_avx2.o hash_avx512.o pool.o)
 GKSM_TEST_LINK := $(addprefix $(OUT)/libgksm/,$(patsubst libgksm/src/%.c,%.o,$(wildcard libgksm/src/link*.c)) packet.o)
@@ -17,7 +17,7 @@ $(OUT)/tests/%.o: libgksm/tests/%.c
 $(OUT)/tests/hash_pages $(OUT)/tests/hash_speed: $(OUT)/tests/%: $(OUT)/tests/%.o $(GKSM_TEST_HASH) $(GKSM_TEST_BASE)
 	$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
 
-$(OUT)/tests/link_client: $(OUT)/tests/link_client.o $(GKSM_TEST_LINK) $(GKSM_TEST_BASE)
+$(OUT)/tests/link_client $(OUT)/tests/link_fuzz: $(OUT)/tests/%: $(OUT)/tests/%.o $(GKSM_TEST_LINK) $(GKSM_TEST_BASE)
 	$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
 
 -include $(GKSM_TESTS:%=%.d)
