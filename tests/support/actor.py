@@ -400,10 +400,10 @@ class Actor:
         return int(self.gksm().gksm_unseal(U64(address), ctypes.c_size_t(pages * PAGE)))
 
 
-def main() -> None:
+def main(actor: Actor | None = None) -> None:
     """Obey until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    actor = Actor()
+    actor = actor or Actor()
     for line in sys.stdin:
         method, arguments = json.loads(line)
         try:

@@ -35,11 +35,17 @@ class Remote:
     """Starts an actor in `environment` and, unless told not to, initialises CUDA in it."""
 
     def __init__(
-        self, environment: Mapping[str, str], log: Path, *, device: int = 0, init: bool = True
+        self,
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        device: int = 0,
+        init: bool = True,
+        program: str = "tests.support.actor",
     ) -> None:
         self.log = log
         self.process: subprocess.Popen[str] = spawn(
-            [sys.executable, "-m", "tests.support.actor"],
+            [sys.executable, "-m", program],
             {**environment, "PYTHONPATH": str(ROOT)},
             log,
             piped=True,

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No entry point that writes changes a page for anybody but the writer; none that reads sees
+anything but the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+from gksm_bench.simgpu import simulated_gpu
+from gksm_bench.stack import Stack
+
+from tests.conftest import VRAM, build_folder
+from tests.support.entry_points import SIZE, readers, writers
+from tests.support.pages import PAGE, content, digest
+from tests.support.remote import Remote
+
+OFFSET = 12 * 1024
+PROGRAM = "tests.support.entry_points"
+SEEDS = count(1_000_000)
+
+
+@dataclass
+class Pair:
+    """Two processes that hold the same page."""
+
+    writer: Remote
+    other: Remote
+
+    def load(self) -> tuple[int, int, bytes]:
+        """A fresh page that they share: the two addresses and its bytes."""
+        seed = next(SEEDS)
+        addresses = []
+        for process in (self.writer, self.other):
+            address = process.alloc(1)
+            process.load(address, [seed])
+            addresses.append(address)
+        assert self.writer.shared_pages(addresses[0], 1) == 1
+        assert self.other.shared_pages(addresses[1], 1) == 1
+        return addresses[0], addresses[1], content(seed)
+
+    def free(self, at_writer: int, at_other: int) -> None:
+        self.writer.free(at_writer)
+        self.other.free(at_other)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    logs: Path = tmp_path_factory.mktemp("actors")
+    with ExitStack() as undo:
+        gpu = undo.enter_context(simulated_gpu(build_folder(), vram=VRAM))
+        stack = undo.enter_context(Stack(gpu))
+        actors = []
+        for name in ("writer", "other"):
+            actor = Remote(stack.environment(), logs / name, program=PROGRAM)
+            undo.callback(actor.kill)
+            actor.prepare()
+            actors.append(actor)
+        yield Pair(*actors)
+
+
+@pytest.mark.parametrize("name", writers())
+def test_a_write_by_the_api_changes_the_page_of_the_writer_alone(pair: Pair, name: str) -> None:
+    at, at_other, page = pair.load()
+    left = pair.writer.write_by(name, at + OFFSET)
+    expected = bytearray(page)
+    for offset, data in left.items():
+        raw = bytes.fromhex(data)
+        expected[OFFSET + int(offset) : OFFSET + int(offset) + len(raw)] = raw
+    assert bytes(expected) != page
+    assert pair.writer.digests(at, 1) == [digest(bytes(expected))]
+    assert pair.writer.shared_pages(at, 1) == 0
+    assert pair.other.digests(at_other, 1) == [digest(page)]
+    assert pair.other.shared_pages(at_other, 1) == 1
+    pair.free(at, at_other)
+
+
+@pytest.mark.parametrize("name", writers())
+def test_a_write_by_the_api_to_memory_never_touched_finds_zeros_around_it(
+    pair: Pair, name: str
+) -> None:
+    at = pair.writer.alloc(1)
+    left = pair.writer.write_by(name, at + OFFSET)
+    expected = bytearray(PAGE)
+    for offset, data in left.items():
+        raw = bytes.fromhex(data)
+        expected[OFFSET + int(offset) : OFFSET + int(offset) + len(raw)] = raw
+    assert pair.writer.digests(at, 1) == [digest(bytes(expected))]
+    pair.writer.free(at)
+
+
+@pytest.mark.parametrize("name", readers())
+def test_a_read_by_the_api_brings_the_bytes_of_a_shared_page(pair: Pair, name: str) -> None:
+    at, at_other, page = pair.load()
+    assert bytes.fromhex(pair.writer.read_by(name, at + OFFSET)) == page[OFFSET : OFFSET + SIZE]
+    assert pair.writer.digests(at, 1) == pair.other.digests(at_other, 1) == [digest(page)]
+    pair.free(at, at_other)
+
+
+@pytest.mark.parametrize("name", readers())
+def test_a_read_by_the_api_of_memory_never_touched_brings_zeros(pair: Pair, name: str) -> None:
+    at = pair.writer.alloc(1)
+    assert bytes.fromhex(pair.writer.read_by(name, at + OFFSET)) == bytes(SIZE)
+    pair.writer.free(at)
