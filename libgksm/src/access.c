@@ -16,6 +16,7 @@
 #include "streams.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
+#define DEFAULT_DRAIN_MS 20
 
 struct walk {
 	struct gksm *process;
@@ -178,8 +179,8 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 			    range_of(process, &spans[i], &range) &&
 			    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT &&
 			    any_shared(&range))
-				drain_ms =
-					range.gpu->terms.drain_ms ? range.gpu->terms.drain_ms : 20;
+				drain_ms = range.gpu->terms.drain_ms ? range.gpu->terms.drain_ms
+								     : DEFAULT_DRAIN_MS;
 		if (!drain_ms)
 			return;
 		idle = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
@@ -247,6 +248,31 @@ static int ready_spans(struct gksm *process, const struct gksm_span *spans, size
 	return 0;
 }
 
+/*
+ * A copy engine that reads shared pages behind work that may yet write to them would
+ * deadlock with that write's fault. What is pending is mostly over in a moment, and a
+ * detached page costs memory for good: so look away for a moment first.
+ */
+static void let_work_end(struct gksm *process, const struct gksm_span *spans, size_t count,
+			 CUcontext context)
+{
+	size_t i;
+
+	for (i = 0; i < count; i++) {
+		struct page_range range;
+
+		if ((spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH)) ||
+		    !range_of(process, &spans[i], &range) ||
+		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_shared(&range))
+			continue;
+		if (gksm_work_pending(process, context, NULL))
+			gksm_wait_idle(process, context,
+				       range.gpu->terms.drain_ms ? (int)range.gpu->terms.drain_ms
+								 : DEFAULT_DRAIN_MS);
+		return;
+	}
+}
+
 CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, size_t count,
 			   struct gksm_access *access)
 {
@@ -258,6 +284,7 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 		return CUDA_SUCCESS;
 	context = current_context(process);
 	drain_for_write(process, spans, count, context);
+	let_work_end(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
 	error = ready_spans(process, spans, count, context, &access->mark);
