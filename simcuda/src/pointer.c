@@ -226,7 +226,7 @@ SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute wh
 	if (!value || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_root.memory_lock);
-	if (!about_make(ptr, &about) || about.type != CU_MEMORYTYPE_DEVICE || about.managed)
+	if (!about_make(ptr, &about) || about.type != CU_MEMORYTYPE_DEVICE)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		*about.sync_memops = *(const unsigned *)value != 0;
