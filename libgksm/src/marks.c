@@ -91,6 +91,13 @@ void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream)
 		struct gksm_gpu *gpu = mark->gpu;
 		const struct gksm_driver *driver = &gpu->process->driver;
 
+		/* A synchronous copy is over by now. An event of ours behind it would only
+		 * make the stream look busy to whoever reads next. */
+		if (driver->cuStreamQuery(stream) == CUDA_SUCCESS) {
+			count_out(mark);
+			mark = next;
+			continue;
+		}
 		if (driver->cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING))
 			mark->event = NULL;
 		if (!mark->event || driver->cuEventRecord(mark->event, stream)) {
