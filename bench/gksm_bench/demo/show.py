@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -94,15 +95,15 @@ def mib(count: int) -> str:
 
 def show(result: Result, console: Console) -> None:
     """Print the table and the totals."""
-    table = Table(title="MiB of GPU memory for each process", title_justify="left")
-    for heading in ("process", "pid"):
-        table.add_column(heading)
-    for heading in ("virtual", "private", "shared", "proportional", "load s", "wrong pages"):
-        table.add_column(heading, justify="right")
-    table.add_column("wrote")
+    table = Table(
+        title="MiB of GPU memory for each process", title_justify="left", box=box.SIMPLE_HEAD
+    )
+    table.add_column("process", no_wrap=True)
+    for heading in ("virtual", "private", "shared", "proportional", "load s", "wrong"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("wrote", no_wrap=True)
     for row in result.rows:
         table.add_row(
-            row.name,
             str(row.pid),
             mib(row.virtual_bytes),
             mib(row.private_bytes),
@@ -110,7 +111,7 @@ def show(result: Result, console: Console) -> None:
             mib(row.proportional_bytes),
             f"{row.load_seconds:.2f}",
             Text(str(row.corrupt_pages), style="green" if row.corrupt_pages == 0 else "bold red"),
-            f"{row.pages_written} pages by {row.written_by}" if row.pages_written else "",
+            f"{row.pages_written} by {row.written_by}" if row.pages_written else "",
         )
     console.print(table)
     totals = Table(show_header=False, box=None)

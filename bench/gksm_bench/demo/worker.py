@@ -49,6 +49,7 @@ class Page:
     """What one device page must contain."""
 
     address: int
+    segment: int
     extents: list[Extent] = field(default_factory=list)
     # Once this process has written to the page: what all of it must be.
     image: ctypes.Array[ctypes.c_char] | None = None
@@ -75,11 +76,11 @@ class Worker:
     def allocate(self) -> None:
         """Take the segments, and note what each page of them has to contain."""
         first_page = []
-        for size in self.layout.segments:
+        for number, size in enumerate(self.layout.segments):
             address = int(check(driver.cuMemAlloc(size)))
             self.segments.append(address)
             first_page.append(len(self.pages))
-            self.pages += [Page(address + at) for at in range(0, size, PAGE)]
+            self.pages += [Page(address + at, number) for at in range(0, size, PAGE)]
         for tensor, place in zip(self.model.tensors, self.layout.places, strict=True):
             at, source, left = place.offset, self.model.address + tensor.start, tensor.nbytes
             while left:
@@ -117,7 +118,7 @@ class Worker:
             while (
                 count < CHECK_PAGES
                 and number + count < len(self.pages)
-                and self.pages[number + count].address == first + count * PAGE
+                and self.pages[number + count].segment == self.pages[number].segment
             ):
                 count += 1
             check(driver.cuMemcpyDtoH(base, first, count * PAGE))
