@@ -200,7 +200,7 @@ SIM_API CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_at
 	for (unsigned i = 0; i < numAttributes && result == CUDA_SUCCESS; i++) {
 		if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
 		    attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ||
-		    attributes[i] == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !data[i]) {
+		    !data[i]) {
 			result = CUDA_ERROR_INVALID_VALUE;
 			break;
 		}
