@@ -32,6 +32,9 @@ static void *find(const char *name, int version)
 #define CALL(name, base, version, ...) name(__VA_ARGS__)
 #endif
 
+/* There when libgksm is preloaded. */
+extern size_t gksm_records(char *text, size_t bytes) __attribute__((weak));
+
 #define BYTES ((size_t)5 << 20)
 
 #define EXPECT(condition)                                                                       \
@@ -45,6 +48,7 @@ static void *find(const char *name, int version)
 static void works(void)
 {
 	unsigned char *host = malloc(BYTES), *back = calloc(1, BYTES);
+	static char records[16384];
 	CUdeviceptr address;
 	CUcontext context;
 	CUdevice device;
@@ -53,6 +57,9 @@ static void works(void)
 	for (size_t i = 0; i < BYTES; i++)
 		host[i] = (unsigned char)(i * 2654435761u >> 24);
 	EXPECT(CALL(cuInit, "cuInit", 2000, 0) == CUDA_SUCCESS);
+	EXPECT(gksm_records);
+	gksm_records(records, sizeof(records));
+	EXPECT(!strstr(records, "off:"));
 	EXPECT(CALL(cuDeviceGet, "cuDeviceGet", 2000, &device, 0) == CUDA_SUCCESS);
 	EXPECT(CALL(cuCtxCreate_v2, "cuCtxCreate", 3020, &context, 0, device) == CUDA_SUCCESS);
 	EXPECT(CALL(cuMemAlloc_v2, "cuMemAlloc", 3020, &address, BYTES) == CUDA_SUCCESS);
