@@ -32,7 +32,8 @@ struct gksm_link_events {
 	/* the reply to a GPU_OPEN made again after a reconnect */
 	void (*gpu_opened)(void *user, unsigned gpu, const struct gksm_gpu_opened *opened);
 	/* fill entries[0..capacity) with the pages mapped on the GPU from *cursor on;
-	 * returns how many, 0 at the end */
+	 * returns how many, 0 at the end. One entry an address will do: those of one
+	 * page are added up */
 	size_t (*announce)(void *user, unsigned gpu, size_t *cursor,
 			   struct gksm_page_entry *entries, size_t capacity);
 };
@@ -70,7 +71,10 @@ int gksm_link_wait_tickets(struct gksm_link *link, unsigned gpu, const uint64_t 
 			   size_t count, unsigned timeout_ms, struct gksm_lookup_reply *replies);
 
 /* fds[i] goes with entries[i]; they stay the caller's to close. count any size:
- * split into packets here. */
+ * split into packets here. Negative: no page has an answer. Else results[i].status is
+ * gksmd's word, or -ENOTCONN or -ETIMEDOUT: no answer for this one. A page without
+ * answer may have reached gksmd and others all the same; it has no page_id and counts
+ * as not mapped by us. */
 int gksm_link_publish(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 		      const struct gksm_publish_entry *entries, const int *fds, size_t count,
 		      struct gksm_publish_result *results);

@@ -42,7 +42,7 @@
 #define LINK_QUEUE_BYTES (4u << 20) /* one-way messages that wait for a slow daemon */
 
 #define LINK_MS 1000000ull
-#define LINK_REQUEST_NS (2000 * LINK_MS) /* for a reply */
+#define LINK_REQUEST_NS (3000 * LINK_MS) /* for a reply */
 #define LINK_SILENCE_NS (2000 * LINK_MS) /* then, without a sign of life: reconnect */
 #define LINK_STATE_NS (5000 * LINK_MS)	 /* for each step of coming up */
 #define LINK_USAGE_NS (100 * LINK_MS)
@@ -150,9 +150,10 @@ struct gksm_link {
 	uint32_t announce_first; /* seqs of this connection's announcement */
 	uint32_t announce_count;
 	unsigned announce_gpu;
-	size_t announce_cursor;
+	struct gksm_page_entry *mapped; /* what is to be announced of announce_gpu */
+	size_t mapped_count;
+	size_t mapped_sent;
 	struct link_queue own;
-	struct gksm_page_entry entries[GKSM_BATCH_MAX];
 	struct gksm_received received;
 };
 
@@ -180,6 +181,11 @@ int link_dispatch(struct gksm_link *link, struct gksm_received *received);
 /* link_request.c */ /* Ends the request; under the lock. The request is gone right after. */
 void link_request_done(struct gksm_link *link, struct gksm_request *request, int status);
 struct gksm_packet *link_gpu_open_packet(const struct gksm_gpu_open *open);
+
+/* link_announce.c: queues the next packet of the announcement among the thread's own.
+ * 1, 0 at its end, -ENOMEM. */
+int link_announce(struct gksm_link *link);
+void link_announce_reset(struct gksm_link *link);
 
 /* link_thread.c */
 void *link_thread(void *argument);

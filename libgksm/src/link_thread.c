@@ -75,9 +75,7 @@ static bool say(struct gksm_link *link, struct gksm_packet *packet, uint32_t *se
 
 static bool say_hello(struct gksm_link *link)
 {
-	link->announce_gpu = 0;
-	link->announce_cursor = 0;
-	link->announce_count = 0;
+	link_announce_reset(link);
 	link->blocked = false;
 	link->retry_ns = 0;
 	enter(link, LINK_GREETING);
@@ -122,40 +120,6 @@ static bool opens_pending(struct gksm_link *link)
 	return pending;
 }
 
-/* Queues the next packet of the announcement. 1, 0 at its end, -ENOMEM. */
-static int announce(struct gksm_link *link)
-{
-	for (; link->announce_gpu < LINK_GPUS; link->announce_gpu++, link->announce_cursor = 0) {
-		struct gksm_gpu_ref head = {0};
-		struct gksm_packet *packet;
-		uint32_t seq;
-		size_t count;
-		bool open;
-
-		gksm_mutex_lock(&link->lock);
-		open = link->gpus[link->announce_gpu].open;
-		head.gpu = link->gpus[link->announce_gpu].wire;
-		gksm_mutex_unlock(&link->lock);
-		if (!open)
-			continue;
-		count = link->events->announce(link->user, link->announce_gpu,
-					       &link->announce_cursor, link->entries,
-					       GKSM_BATCH_MAX);
-		if (count == 0)
-			continue;
-		packet = gksm_packet_new(GKSM_ANNOUNCE, &head, sizeof(head),
-					 sizeof(link->entries[0]), count);
-		if (!say(link, packet, &seq))
-			return -ENOMEM;
-		memcpy(gksm_packet_entry(packet, 0), link->entries,
-		       count * sizeof(link->entries[0]));
-		if (link->announce_count++ == 0)
-			link->announce_first = seq;
-		return 1;
-	}
-	return 0;
-}
-
 static bool come_up(struct gksm_link *link)
 {
 	/* A GPU that a caller asked for since the others were opened: its answer need
@@ -187,7 +151,7 @@ static bool progress(struct gksm_link *link)
 	}
 	/* One packet at a time: the next is made when the socket has taken the last. */
 	if (link->state == LINK_ANNOUNCING && !link->own.first) {
-		more = announce(link);
+		more = link_announce(link);
 		if (more < 0)
 			return false;
 		if (more)

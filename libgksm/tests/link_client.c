@@ -366,19 +366,30 @@ static void do_report(void)
 	puts("0");
 }
 
-/* map GPU FIRST COUNT: announce has these. */
-static void do_map(void)
+static void map(size_t times)
 {
 	unsigned gpu = (unsigned)number();
 	uint64_t first = number();
 	size_t count = number();
 
 	gksm_mutex_lock(&client.lock);
-	for (size_t i = 0; i < count; i++)
-		client.mapped[gpu][i] = first + i;
-	client.mapped_count[gpu] = count;
+	for (size_t i = 0; i < count * times; i++)
+		client.mapped[gpu][i] = first + i % count;
+	client.mapped_count[gpu] = count * times;
 	gksm_mutex_unlock(&client.lock);
 	puts("0");
+}
+
+/* GPU FIRST COUNT: announce has these. */
+static void do_map(void)
+{
+	map(1);
+}
+
+/* The same, each page at two addresses. */
+static void do_map_twice(void)
+{
+	map(2);
 }
 
 static void do_leave(void)
@@ -491,18 +502,31 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } commands[] = {
-	{"wait", do_wait},	   {"up", do_up},
-	{"events", do_events},	   {"open", do_open},
-	{"commit", do_commit},	   {"lookup", do_lookup},
-	{"tickets", do_tickets},   {"publish", do_publish},
-	{"attached", do_attached}, {"detached", do_detached},
-	{"storm", do_storm},	   {"drop", do_drop},
-	{"segment", do_segment},   {"segment-open", do_segment_open},
-	{"seal", do_seal},	   {"usage", do_usage},
-	{"report", do_report},	   {"map", do_map},
-	{"fds", do_fds},	   {"limit", do_limit},
-	{"hammer", do_hammer},	   {"publish-bad", do_publish_bad},
-	{"leave", do_leave},	   {"jump", do_jump},
+	{"wait", do_wait},
+	{"up", do_up},
+	{"events", do_events},
+	{"open", do_open},
+	{"commit", do_commit},
+	{"lookup", do_lookup},
+	{"tickets", do_tickets},
+	{"publish", do_publish},
+	{"attached", do_attached},
+	{"detached", do_detached},
+	{"storm", do_storm},
+	{"drop", do_drop},
+	{"segment", do_segment},
+	{"segment-open", do_segment_open},
+	{"seal", do_seal},
+	{"usage", do_usage},
+	{"report", do_report},
+	{"map", do_map},
+	{"map-twice", do_map_twice},
+	{"fds", do_fds},
+	{"limit", do_limit},
+	{"hammer", do_hammer},
+	{"publish-bad", do_publish_bad},
+	{"leave", do_leave},
+	{"jump", do_jump},
 };
 
 static void run(char *line)

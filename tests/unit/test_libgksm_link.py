@@ -353,6 +353,20 @@ def test_a_restarted_daemon_hears_of_every_mapped_page(
     assert client.answer() == "0"
 
 
+def test_a_page_mapped_at_several_addresses_is_announced_once_with_their_number(
+    daemon: ScriptedDaemon, client: LinkClient, session: Session
+) -> None:
+    client.ask("map-twice 0 1 600")
+    session.close()
+    back = daemon.up(0)
+    announced: dict[int, int] = {}
+    while len(announced) < 600:
+        for page, _, mappings, *_ in protocol.PAGE_ENTRY.rows(back.next(lib.GKSM_ANNOUNCE)):
+            assert page not in announced
+            announced[page] = mappings
+    assert announced == dict.fromkeys(range(1, 601), 2)
+
+
 def test_a_page_left_during_the_announcement_is_detached_behind_it(
     daemon: ScriptedDaemon, client: LinkClient, session: Session
 ) -> None:
