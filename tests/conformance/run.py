@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs cuda-python's public tests of the driver bindings on simcuda.
+
+``python tests/conformance/run.py --tests DIR [--with-libgksm]``; see README.md for what
+DIR is. Exits 0 only if every test of passes.txt passes and at least nine in ten of
+all tests that are not excluded do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+WANTED = 0.9
+MODULES = ("test_cuda.py", "test_interoperability.py", "test_kernelParams.py")
+VRAM = 1 << 30
+
+
+class ConformanceError(Exception):
+    """The tests could not be run; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Test ids as the repository keeps them."""
+
+    passes: frozenset[str]
+    fails: frozenset[str]
+    excluded: frozenset[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> Lists:
+        """Read passes.txt, fails.txt and excluded.txt."""
+        return cls(*(ids(folder / f"{name}.txt") for name in ("passes", "fails", "excluded")))
+
+    def is_excluded(self, test: str) -> bool:
+        """A whole module can be excluded by its name."""
+        return test in self.excluded or test.split("::")[0] in self.excluded
+
+
+@dataclass
+class Results:
+    """What a run found, by outcome."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Read what the plugin wrote; the worst outcome of a test counts."""
+        results = cls()
+        for line in path.read_text().splitlines():
+            outcome, test = line.split(" ", 1)
+            if results.outcomes.get(test) != "failed":
+                results.outcomes[test] = outcome
+        return results
+
+    def of(self, outcome: str) -> set[str]:
+        """The tests that ended so."""
+        return {test for test, found in self.outcomes.items() if found == outcome}
+
+
+def ids(path: Path) -> frozenset[str]:
+    """The first word of each line that is neither empty nor a comment."""
+    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    return frozenset(line.split()[0] for line in lines if line)
+
+
+def environment(build: Path, folder: Path, tests: Path, *, libgksm: bool) -> dict[str, str]:
+    """For the process that runs the tests."""
+    driver = (build / "simcuda" / "libcuda.so.1").absolute()
+    preload = (build / "libgksm.so").absolute()
+    for needed in [driver, *([preload] if libgksm else [])]:
+        if not needed.exists():
+            raise ConformanceError(f"{needed} does not exist: run 'make all' first")
+    (folder / "gpu").mkdir()
+    result = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GKSM_", "SIMCUDA_")) and name != "LD_PRELOAD"
+    }
+    result |= {
+        "LD_LIBRARY_PATH": str(driver.parent),
+        "PYTHONPATH": str(ROOT),
+        "SIMCUDA_DIR": str(folder / "gpu"),
+        "SIMCUDA_VRAM": str(VRAM),
+        "CONFORMANCE_TESTS": str(tests),
+        "CONFORMANCE_RESULTS": str(folder / "results"),
+    }
+    if libgksm:
+        result |= {"LD_PRELOAD": str(preload), "GKSM_DRIVER": str(driver)}
+    return result
+
+
+def run_tests(build: Path, tests: Path, *, libgksm: bool, seconds: int) -> Results:
+    """Run every module in one process, as its authors do."""
+    folder_of_tests = tests / "cuda_bindings" / "tests"
+    modules = [name for name in MODULES if (folder_of_tests / name).exists()]
+    if "test_cuda.py" not in modules:
+        raise ConformanceError(f"{folder_of_tests} has no test_cuda.py: see the README")
+    with tempfile.TemporaryDirectory(prefix="conformance-") as made:
+        folder = Path(made)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "tests.conformance.plugin"),
+                *("-p", "no:cacheprovider", "--tb=line", "-rN", *modules),
+            ],
+            cwd=folder_of_tests,
+            env=environment(build, folder, tests, libgksm=libgksm),
+            timeout=seconds,
+            check=False,
+        )
+        results = folder / "results"
+        if not results.exists():
+            raise ConformanceError(f"pytest ended with {done.returncode} before any test ran")
+        if done.returncode not in (0, 1):
+            print(f"pytest ended with {done.returncode}: tests behind the last one are missing")
+        return Results.read(results)
+
+
+def judge(results: Results, lists: Lists) -> int:
+    """Print the sum, and what differs from the lists. The exit status."""
+    counted = {test for test in results.outcomes if not lists.is_excluded(test)}
+    passed = results.of("passed") & counted
+    failed = results.of("failed") & counted
+    broken = sorted(lists.passes - passed)
+    ratio = len(passed) / max(len(passed) + len(failed), 1)
+    for test in broken:
+        print(f"{results.outcomes.get(test, 'missing')}, but listed as passing: {test}")
+    for test in sorted(passed - lists.passes):
+        print(f"passes, but is not listed: {test}")
+    for test in sorted(failed - lists.fails):
+        print(f"fails, but is not listed: {test}")
+    print(
+        f"{len(passed)} of {len(passed) + len(failed)} pass ({ratio:.1%}), "
+        f"{len(counted) - len(passed) - len(failed)} skipped, "
+        f"{len(results.outcomes) - len(counted)} excluded"
+    )
+    return 1 if broken or ratio < WANTED else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, run and judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tests", type=Path, required=True, help="a checkout of cuda-python")
+    parser.add_argument("--with-libgksm", action="store_true", help="preload libgksm.so")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
+    parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+    try:
+        results = run_tests(
+            options.build,
+            options.tests.absolute(),
+            libgksm=options.with_libgksm,
+            seconds=options.timeout,
+        )
+    except (ConformanceError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return judge(results, Lists.read(HERE))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
