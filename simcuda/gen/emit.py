@@ -54,7 +54,9 @@ ERROR_TEXT = {
     "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED": (
         "part or all of the requested memory range is already mapped"
     ),
-    "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED": "pointer does not correspond to a registered memory region",
+    "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED": (
+        "pointer does not correspond to a registered memory region"
+    ),
     "CUDA_ERROR_HARDWARE_STACK_ERROR": "hardware stack error",
     "CUDA_ERROR_ILLEGAL_INSTRUCTION": "an illegal instruction was encountered",
     "CUDA_ERROR_MISALIGNED_ADDRESS": "misaligned address",
@@ -73,21 +75,27 @@ ERROR_TEXT = {
     ),
     "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED": "capture was not ended in the same stream as it began",
     "CUDA_ERROR_STREAM_CAPTURE_UNJOINED": "capturing stream has unjoined work",
-    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "dependency created on uncaptured work in another stream",
+    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": (
+        "dependency created on uncaptured work in another stream"
+    ),
     "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": (
         "operation would make the legacy stream depend on a capturing blocking stream"
     ),
     "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD": (
         "attempt to terminate a thread-local capture sequence from another thread"
     ),
-    "CUDA_ERROR_CAPTURED_EVENT": "operation not permitted on an event last recorded in a capturing stream",
+    "CUDA_ERROR_CAPTURED_EVENT": (
+        "operation not permitted on an event last recorded in a capturing stream"
+    ),
     "CUDA_ERROR_TIMEOUT": "wait operation timed out",
     "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE": (
         "the graph update was not performed because it included changes which violated "
         "constraints specific to instantiated graph update"
     ),
     "CUDA_ERROR_EXTERNAL_DEVICE": "an async error has occurred in external entity outside of CUDA",
-    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "a kernel launch error has occurred due to cluster misconfiguration",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE": (
+        "a kernel launch error has occurred due to cluster misconfiguration"
+    ),
     "CUDA_ERROR_UNKNOWN": "unknown error",
 }
 

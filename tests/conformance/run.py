@@ -43,7 +43,7 @@ class Lists:
 
     def is_excluded(self, test: str) -> bool:
         """A whole module can be excluded by its name."""
-        return test in self.excluded or test.split("::")[0] in self.excluded
+        return test in self.excluded or test.split("::", maxsplit=1)[0] in self.excluded
 
 
 @dataclass
