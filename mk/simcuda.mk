@@ -25,3 +25,5 @@ $(SIM_GEN)/.done: $(wildcard simcuda/gen/*.py) $(BUILD)/cuda/.done
 	@touch $@
 
 -include $(filter-out $(OUT)/simcuda/obj/gen/%,$(SIM_OBJ:.o=.d))
+
+include mk/simcuda_tests.mk

@@ -19,7 +19,12 @@ struct scope {
 
 /* initial-exec: the signal handler must not make the C library allocate it. */
 static _Thread_local struct scope *current __attribute__((tls_model("initial-exec")));
-static _Thread_local int chaining __attribute__((tls_model("initial-exec")));
+/* The signal that is being passed on, and the frame that does it. Never cleared: the
+ * handler called may leave by siglongjmp. */
+static _Thread_local struct {
+	const siginfo_t *info;
+	const void *frame;
+} passing __attribute__((tls_model("initial-exec")));
 
 static struct {
 	pthread_mutex_t lock;
@@ -33,23 +38,32 @@ static int signal_index(int number)
 	return number == SIGBUS;
 }
 
+/*
+ * Whether the handler before us has called us in turn, as one does that was installed
+ * after us and put before us since. Then we are further down the stack with the same
+ * signal; a signal of its own brings its siginfo along, a fixed way above our frame.
+ */
+static bool passed_back(const siginfo_t *info, const void *frame)
+{
+	return passing.info == info && (uintptr_t)frame < (uintptr_t)passing.frame;
+}
+
 /* Not ours: as if we had never been installed. */
 static void chain(int number, siginfo_t *info, void *context)
 {
 	struct sigaction *before = &handlers.before[signal_index(number)];
+	const void *frame = __builtin_frame_address(0);
+	bool back = passed_back(info, frame);
 
-	/* Coming back here means that the one before us calls us in turn. */
-	if (!chaining && (before->sa_flags & SA_SIGINFO) && before->sa_sigaction) {
-		chaining++;
+	passing.info = info;
+	passing.frame = frame;
+	if (!back && (before->sa_flags & SA_SIGINFO) && before->sa_sigaction) {
 		before->sa_sigaction(number, info, context);
-		chaining--;
 		return;
 	}
-	if (!chaining && !(before->sa_flags & SA_SIGINFO) && before->sa_handler != SIG_DFL &&
+	if (!back && !(before->sa_flags & SA_SIGINFO) && before->sa_handler != SIG_DFL &&
 	    before->sa_handler != SIG_IGN) {
-		chaining++;
 		before->sa_handler(number);
-		chaining--;
 		return;
 	}
 	struct sigaction standard = {.sa_handler = SIG_DFL};

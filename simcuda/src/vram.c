@@ -218,8 +218,11 @@ static int extent_claim(struct sim_extent *extent)
 {
 	struct sim_shared *shared = extent->device->shared;
 	unsigned bank = extent->first / SIM_BANK_PAGES;
-	int error;
+	/* Opened now, so that the pages can be counted when descriptors have run out. */
+	int error = bank_probe(extent->device, bank);
 
+	if (error < 0)
+		return error;
 	/* The hint first: a page must never be locked and look free. */
 	for (unsigned i = 0; i < extent->pages; i++) {
 		shared->used_hint[bank] |= (uint64_t)1 << (extent->first + i) % SIM_BANK_PAGES;
