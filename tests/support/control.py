@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,9 @@ def ask(path: Path, **request: Any) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(20)
         sock.connect(str(path))
-        sock.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
+        # Who is turned away has an answer waiting, and cannot send.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
         with sock.makefile("rb") as stream:
             answer: dict[str, Any] = json.loads(stream.readline())
             return answer

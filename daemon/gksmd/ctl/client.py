@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -116,7 +117,9 @@ class Daemon:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(TIMEOUT_SECONDS)
                 sock.connect(os.fspath(path))
-                sock.sendall(line)
+                # Somebody who is turned away has an answer waiting, and cannot send.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    sock.sendall(line)
                 with sock.makefile("rb") as stream:
                     return msgspec.json.decode(stream.readline(), type=_Answer)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
