@@ -38,7 +38,7 @@ def device_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("program", "fact"), facts(), ids=lambda value: str(value))
+@pytest.mark.parametrize(("program", "fact"), facts(), ids=str)
 def test_simcuda(program: str, fact: str, build: Path, device_folder: Path) -> None:
     binary = build / "simcuda" / "tests" / program
     assert binary.exists(), f"{binary} is not built: run 'make workers'"
