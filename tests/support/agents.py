@@ -268,7 +268,7 @@ class Agent:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.process.join(WAIT_S)
+        self.process.join()  # a timeout would wait for its forked children too
 
     def stop(self) -> None:
         """Freeze it."""
