@@ -9,6 +9,7 @@ SIZE bytes from an address to the host.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
@@ -743,6 +744,110 @@ class EntryPointActor(Actor):
 
     def read_by(self, name: str, address: int) -> str:
         return readers()[name](self.api, address).hex()
+
+    # Questions
+
+    def status(self, name: str, *arguments: int) -> int:
+        """The CUresult of a call with integer arguments."""
+        try:
+            self.api.call(name, *arguments)
+        except CudaError as error:
+            return error.code
+        return 0
+
+    def range_of(self, address: int) -> list[int]:
+        base, size = c_uint64(), c_size_t()
+        self.api.call("cuMemGetAddressRange_v2", byref(base), byref(size), address)
+        self.api.call("cuMemGetAddressRange_v2", None, byref(size), address)
+        self.api.call("cuMemGetAddressRange_v2", byref(base), None, address)
+        return [base.value, size.value]
+
+    def attribute(self, attribute: int, address: int) -> list[Any]:
+        """[CUresult, what is in 16 bytes of 0xEE afterwards]."""
+        data = ctypes.create_string_buffer(b"\xee" * 16, 16)
+        code = self.status("cuPointerGetAttribute", ctypes.addressof(data), attribute, address)
+        return [code, data.raw.hex()]
+
+    def attributes(self, wanted: list[int], address: int) -> list[Any]:
+        """The same by one call for many: [CUresult, [bytes, ...]]."""
+        buffers = [ctypes.create_string_buffer(b"\xee" * 16, 16) for _ in wanted]
+        pointers = (c_void_p * len(wanted))(*map(ctypes.addressof, buffers))
+        names = (c_int * len(wanted))(*wanted)
+        code = self.status(
+            "cuPointerGetAttributes",
+            len(wanted),
+            ctypes.addressof(names),
+            ctypes.addressof(pointers),
+            address,
+        )
+        return [code, [buffer.raw.hex() for buffer in buffers]]
+
+    def ipc_handle(self, address: int) -> int:
+        handle = ctypes.create_string_buffer(64)
+        return self.status("cuIpcGetMemHandle", ctypes.addressof(handle), address)
+
+    def retain_handle(self, address: int) -> int:
+        handle = c_uint64()
+        code = self.status("cuMemRetainAllocationHandle", ctypes.addressof(handle), address)
+        if code == 0:
+            self.api.call("cuMemRelease", handle.value)
+        return code
+
+    def context_handle(self) -> int:
+        return self.api.context
+
+    # Graphs that stay
+
+    def make_graph(self, address: int) -> list[int]:
+        """[graph, instantiated graph] with one set at the address."""
+        handle = int(self.api.out(c_void_p, "cuGraphCreate", 0))
+        add_memset(self.api, handle, address)
+        return [handle, instantiate(self.api, handle)]
+
+    def launch_graph(self, executable: int) -> None:
+        self.api.call("cuGraphLaunch", executable, 0)
+        self.api.sync()
+
+    def update_graph(self, executable: int, graph_: int) -> None:
+        self.api.call("cuGraphExecUpdate_v2", executable, graph_, byref(UpdateResult()))
+
+    def destroy_executable(self, executable: int) -> None:
+        self.api.call("cuGraphExecDestroy", executable)
+
+    # Streams
+
+    def destroy_stream(self, name: str) -> None:
+        self.api.call("cuStreamDestroy_v2", int(self.streams.pop(name)))
+
+    def begin_capture(self, name: str, mode: int) -> None:
+        self.api.call("cuStreamBeginCapture_v2", int(self.stream(name)), mode)
+
+    def end_capture(self, name: str) -> int:
+        """How many nodes were recorded."""
+        handle, nodes = c_void_p(), c_size_t()
+        self.api.call("cuStreamEndCapture", int(self.stream(name)), byref(handle))
+        self.api.call("cuGraphGetNodes", handle, None, byref(nodes))
+        self.api.call("cuGraphDestroy", handle)
+        return nodes.value
+
+    def set_in(self, name: str, address: int) -> None:
+        self.api.call("cuMemsetD8Async", address, 0xA5, SIZE, int(self.stream(name)))
+
+    def hold_per_thread(self) -> int:
+        """Like `hold`, in the per-thread stream of a thread that stays; its number for `end`."""
+        started = threading.Event()
+        flags: list[int] = []
+
+        def work() -> int:
+            flags.append(self.hold("per-thread"))
+            started.set()
+            self.sync("per-thread")
+            return flags[0]
+
+        self.held_work = work
+        self.begin("held_work")
+        started.wait()
+        return flags[0]
 
 
 if __name__ == "__main__":

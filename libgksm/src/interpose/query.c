@@ -28,6 +28,26 @@ static void put_u64(void *data, uint64_t value)
 	put(data, &value, sizeof(value));
 }
 
+static CUresult real_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+	return GKSM_REAL(cuPointerGetAttribute)(data, attribute, address);
+}
+
+/* How wide the driver's booleans are, only the driver knows; it answers such questions
+ * for reserved addresses too. */
+static void put_bool(void *data, bool value, CUpointer_attribute attribute, CUdeviceptr address)
+{
+	unsigned char bytes[sizeof(uint64_t)];
+	size_t width = 1;
+
+	memset(bytes, 0xee, sizeof(bytes));
+	if (real_attribute(bytes, attribute, address) == CUDA_SUCCESS)
+		while (width < sizeof(bytes) && bytes[width] != 0xee)
+			width++;
+	memset(data, 0, width);
+	*(unsigned char *)data = value;
+}
+
 /* The allocation's share of the arena, as the driver would map plain memory. */
 static size_t mapping_bytes(const struct gksm_allocation_info *info)
 {
@@ -69,15 +89,12 @@ static CUresult answer(void *data, CUpointer_attribute attribute, CUdeviceptr ad
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		put_int(data, 1);
+		put_bool(data, true, attribute, address);
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-		put_int(data, 0);
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL:
-		put_int(data, -1);
+		put_bool(data, false, attribute, address);
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
@@ -96,11 +113,6 @@ static bool means_rdma(CUpointer_attribute attribute)
 {
 	return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS ||
 	       attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
-}
-
-static CUresult real_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
-{
-	return GKSM_REAL(cuPointerGetAttribute)(data, attribute, address);
 }
 
 static CUresult attribute_of(struct gksm *process, void *data, CUpointer_attribute attribute,
