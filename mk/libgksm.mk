@@ -11,6 +11,8 @@ GKSM_CFLAGS = $(CFLAGS_ALL) -U_FORTIFY_SOURCE -D_GNU_SOURCE -Ilibgksm/include -i
 
 # libc only; a sanitizer brings libraries of its own.
 GKSM_LDFLAGS = -Wl,-soname,libcuda.so.1 -Wl,-z,defs -Wl,-z,now -Wl,-z,noexecstack -Wl,-Bsymbolic
+# Its threads outlive any dlclose.
+GKSM_LDFLAGS += -Wl,-z,nodelete
 GKSM_LDFLAGS += $(if $(SANITIZE),,-nodefaultlibs)
 GKSM_LIBS = $(if $(SANITIZE),,-lc -lgcc)
 

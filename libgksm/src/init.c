@@ -126,9 +126,14 @@ static void wait_for_start(pid_t thread, uint32_t starting)
 
 static void start_once(const struct gksm_driver *driver)
 {
-	uint32_t starting = (uint32_t)getpid() << PHASE_BITS | STARTING, seen = IDLE;
-	pid_t thread = (pid_t)syscall(SYS_gettid);
+	uint32_t starting, seen = atomic_load_explicit(&phase, memory_order_acquire);
+	pid_t thread;
 
+	if (seen == ACTIVE || seen == OFF)
+		return;
+	starting = (uint32_t)getpid() << PHASE_BITS | STARTING;
+	thread = (pid_t)syscall(SYS_gettid);
+	seen = IDLE;
 	if (!atomic_compare_exchange_strong(&phase, &seen, starting)) {
 		if (seen == starting)
 			wait_for_start(thread, starting);
