@@ -525,7 +525,7 @@ SIM_API int simcudaGuardOpen(const struct gksm_guard_register *registration, int
 {
 	struct sim_device *device;
 
-	if (sim_ready() != CUDA_SUCCESS)
+	if (sim_ready() != CUDA_SUCCESS || !sim_root.config.guard)
 		return -ENODEV;
 	if (!registration || !event_fd || !state_fd ||
 	    registration->bytes < sizeof(*registration) || registration->arena_base % SIM_PAGE ||
@@ -536,7 +536,5 @@ SIM_API int simcudaGuardOpen(const struct gksm_guard_register *registration, int
 	device = device_by_uuid(registration->gpu_uuid);
 	if (!device)
 		return -EINVAL;
-	if (!sim_root.config.guard)
-		return -ENODEV;
 	return guard_open(device, registration, event_fd, state_fd);
 }
