@@ -190,11 +190,11 @@ class Actor:
 
     def hashes(self, address: int, pages: int) -> list[int]:
         """XXH3-128 of the pages, made by a kernel: it reads through the mapping."""
-        out = int(check(driver.cuMemAlloc(max(pages * 16, 256))))
+        out = int(check(driver.cuMemAllocHost(pages * 16)))
         self.launch("hash", [out, address, pages], "QQQ")
         self.sync()
-        words = self.read(out, pages * 16)
-        check(driver.cuMemFree(out))
+        words = ctypes.string_at(out, pages * 16)
+        check(driver.cuMemFreeHost(out))
         return [int.from_bytes(words[at : at + 16], "little") for at in range(0, len(words), 16)]
 
     def hold(self, stream: str) -> int:

@@ -186,3 +186,16 @@ class UpdateResult(ctypes.Structure):
     """CUgraphExecUpdateResultInfo."""
 
     _fields_ = (("result", c_int), ("node", c_void_p), ("from_node", c_void_p))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("count", c_uint),
+    )

@@ -33,6 +33,7 @@ from tests.support.cuda_structs import (
     Copy3D,
     CopyAttributes,
     InstantiateParams,
+    LaunchConfig,
     MemOperation,
     MemOperations,
     Memset,
@@ -41,6 +42,7 @@ from tests.support.cuda_structs import (
     Pointer,
     UpdateResult,
 )
+from tests.support.pages import PAGE
 
 SIZE = 96
 ROWS, PITCH = 3, 256
@@ -730,6 +732,73 @@ def readers() -> dict[str, Reader]:
     return found
 
 
+# Launches
+
+
+class Arguments:
+    """The parameters of write_pages (one word at the address), in the driver's two forms."""
+
+    def __init__(self, at: int) -> None:
+        offset = at % PAGE
+        self.values = [c_uint64(v) for v in (at - offset, 0, 1, 1, offset)]
+        self.word = ctypes.c_uint32(WORD & 0xFFFF_FFFF)
+        each = [*self.values, self.word]
+        self.pointers = (c_void_p * len(each))(*map(ctypes.addressof, each))
+        self.packed = b"".join(map(bytes, each))
+        self.size = c_size_t(len(self.packed))
+        end, pointer, size = 0, 1, 2
+        self.extra = (c_void_p * 5)(
+            pointer,
+            ctypes.cast(self.packed, c_void_p).value,
+            size,
+            ctypes.addressof(self.size),
+            end,
+        )
+
+
+Launcher = Callable[[Api, int, Arguments], None]
+
+
+def launch(name: str, *, packed: bool = False) -> Launcher:
+    one = (1, 1, 1, 1, 1, 1, 0)
+
+    def use(api: Api, function: int, arguments: Arguments) -> None:
+        parameters = (None, arguments.extra) if packed else (arguments.pointers, None)
+        if "Ex" in name:
+            config = LaunchConfig(grid=(1, 1, 1), block=(1, 1, 1))
+            api.call(name, byref(config), function, *parameters)
+        elif "Cooperative" in name:
+            api.call(name, function, *one, 0, arguments.pointers)
+        else:
+            api.call(name, function, *one, 0, *parameters)
+        api.sync()
+
+    return use
+
+
+def launch_captured(api: Api, function: int, arguments: Arguments) -> None:
+    relaxed = 2
+    api.call("cuStreamBeginCapture_v2", api.stream, relaxed)
+    api.call(
+        "cuLaunchKernel", function, *(1, 1, 1, 1, 1, 1, 0), api.stream, arguments.pointers, None
+    )
+    handle = c_void_p()
+    api.call("cuStreamEndCapture", api.stream, byref(handle))
+    run(api, instantiate(api, int(handle.value or 0)))
+    api.call("cuGraphDestroy", handle)
+
+
+def launchers() -> dict[str, Launcher]:
+    """Every way to start a kernel, by name."""
+    found: dict[str, Launcher] = {"a graph": launch_captured}
+    for name in both("cuLaunchKernel", "_ptsz") + both("cuLaunchKernelEx", "_ptsz"):
+        found[name] = launch(name)
+        found[f"{name}, packed parameters"] = launch(name, packed=True)
+    for name in both("cuLaunchCooperativeKernel", "_ptsz"):
+        found[name] = launch(name)
+    return found
+
+
 class EntryPointActor(Actor):
     """An actor that can be told to use one entry point."""
 
@@ -744,6 +813,13 @@ class EntryPointActor(Actor):
 
     def read_by(self, name: str, address: int) -> str:
         return readers()[name](self.api, address).hex()
+
+    def launch_by(self, name: str, address: int) -> dict[str, str]:
+        """A kernel that writes one word at the address."""
+        function = int(self.function("write_pages"))
+        launchers()[name](self.api, function, Arguments(address))
+        self.api.sync()
+        return {"0": (WORD & 0xFFFF_FFFF).to_bytes(4, "little").hex()}
 
     # Questions
 
