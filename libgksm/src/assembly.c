@@ -2,34 +2,32 @@
 #include "assembly.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "gksm/protocol.h"
 
+#define BYTES (GKSM_PAGE_SIZE + sizeof(struct gksm_assembly))
+
+/* One mapping for both, not malloc: the list of pieces takes memory only as it grows,
+ * and all of it goes back to the system the moment the page is whole. */
 struct gksm_assembly *gksm_assembly_new(void)
 {
-	struct gksm_assembly *assembly = calloc(1, sizeof(*assembly));
+	struct gksm_assembly *assembly;
+	char *bytes;
 
-	if (!assembly)
+	bytes = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (bytes == MAP_FAILED)
 		return NULL;
-	/* mmap, not malloc: given back to the system the moment the page is whole. */
-	assembly->bytes = mmap(NULL, GKSM_PAGE_SIZE, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (assembly->bytes == MAP_FAILED) {
-		free(assembly);
-		return NULL;
-	}
+	assembly = (struct gksm_assembly *)(bytes + GKSM_PAGE_SIZE);
+	assembly->bytes = bytes;
 	return assembly;
 }
 
 void gksm_assembly_free(struct gksm_assembly *assembly)
 {
-	if (!assembly)
-		return;
-	munmap(assembly->bytes, GKSM_PAGE_SIZE);
-	free(assembly);
+	if (assembly)
+		munmap(assembly->bytes, BYTES);
 }
 
 int gksm_assembly_add(struct gksm_assembly *assembly, size_t offset, const void *source,
@@ -41,8 +39,14 @@ int gksm_assembly_add(struct gksm_assembly *assembly, size_t offset, const void 
 	unsigned first = 0;
 	unsigned last;
 
-	while (first < assembly->pieces && piece[first].end < start)
-		first++;
+	for (last = assembly->pieces; first < last;) {
+		unsigned middle = first + (last - first) / 2;
+
+		if (piece[middle].end < start)
+			first = middle + 1;
+		else
+			last = middle;
+	}
 	last = first; /* [first, last) touch the new piece and melt into it */
 	while (last < assembly->pieces && piece[last].start <= end)
 		last++;

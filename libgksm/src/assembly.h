@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* More pieces than this and the page is given up: it becomes private. */
-#define GKSM_PIECES_MAX 64
+#define GKSM_PIECES_MAX 4096
 
 struct gksm_piece {
 	uint32_t start;
