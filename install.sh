@@ -182,8 +182,10 @@ install_daemon() {
 	shift
 	"$into/venv/bin/python" -m pip install --disable-pip-version-check -q --no-compile "$@" \
 		"$work/source" || die "the Python packages cannot be installed; check the network or --wheelhouse."
-	# They name the place where they were made; it is about to be another.
-	rm -f "$into"/venv/bin/[Aa]ctivate* "$into"/venv/bin/pip*
+	# Nothing is ever added to it, and these name the place where it was made.
+	rm -rf "$into"/venv/bin/[Aa]ctivate* "$into"/venv/bin/pip* \
+		"$into"/venv/lib/python3*/site-packages/pip \
+		"$into"/venv/lib/python3*/site-packages/pip-*
 	for script in "$into"/venv/bin/*; do
 		if [ ! -L "$script" ] && head -c 2 "$script" | grep -q '^#!'; then
 			sed "1s|^#!$into|#!$libdir/$release|" "$script" >"$work/script"

@@ -369,34 +369,41 @@ def _reachable(host: Host) -> Iterator[Finding]:
             reason=str(error),
             way_out="look at its log (journalctl -u gksmd)",
         )
-        return
+    else:
+        yield _version(found)
+    yield _vault(host)
+
+
+def _version(found: Status) -> Finding:
     same = found.daemon.version == gksmd.__version__
-    yield Finding(
+    return Finding(
         name="gksmd",
         verdict="ok" if same else "warn",
         reason=f"version {found.daemon.version} answers",
         way_out="" if same else f"gksmctl is {gksmd.__version__}; restart gksmd",
     )
+
+
+def _vault(host: Host) -> Finding:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.settimeout(5)
             sock.connect(os.fspath(host.daemon.run_dir / "vault.sock"))
     except PermissionError:
-        yield Finding(
+        return Finding(
             name="gksm-vault",
             verdict="warn",
             reason="only root can see whether it runs",
             way_out="run gksmctl doctor with sudo",
         )
     except OSError as error:
-        yield Finding(
+        return Finding(
             name="gksm-vault",
             verdict="fail",
             reason=f"it does not answer ({error.strerror}), so nobody new can attach",
             way_out="start it (systemctl start gksm-vault)",
         )
-    else:
-        yield Finding(name="gksm-vault", verdict="ok", reason="it answers")
+    return Finding(name="gksm-vault", verdict="ok", reason="it answers")
 
 
 CHECKS: tuple[Check, ...] = (
