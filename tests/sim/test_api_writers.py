@@ -15,7 +15,7 @@ from gksm_bench.simgpu import simulated_gpu
 from gksm_bench.stack import Stack
 
 from tests.conftest import VRAM, build_folder
-from tests.support.entry_points import SIZE, readers, writers
+from tests.support.entry_points import SIZE, launchers, readers, writers
 from tests.support.pages import PAGE, content, digest
 from tests.support.remote import Remote
 
@@ -63,16 +63,32 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         yield Pair(*actors)
 
 
+def after(page: bytes, left: dict[str, str]) -> bytes:
+    """The page with what the writer says it left at OFFSET."""
+    changed = bytearray(page)
+    for offset, data in left.items():
+        raw = bytes.fromhex(data)
+        changed[OFFSET + int(offset) : OFFSET + int(offset) + len(raw)] = raw
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", launchers())
+def test_a_kernel_write_changes_the_page_of_the_writer_alone(pair: Pair, name: str) -> None:
+    at, at_other, page = pair.load()
+    expected = after(page, pair.writer.launch_by(name, at + OFFSET))
+    assert pair.writer.digests(at, 1) == [digest(expected)]
+    assert pair.writer.shared_pages(at, 1) == 0
+    assert pair.other.digests(at_other, 1) == [digest(page)]
+    assert pair.other.shared_pages(at_other, 1) == 1
+    pair.free(at, at_other)
+
+
 @pytest.mark.parametrize("name", writers())
 def test_a_write_by_the_api_changes_the_page_of_the_writer_alone(pair: Pair, name: str) -> None:
     at, at_other, page = pair.load()
-    left = pair.writer.write_by(name, at + OFFSET)
-    expected = bytearray(page)
-    for offset, data in left.items():
-        raw = bytes.fromhex(data)
-        expected[OFFSET + int(offset) : OFFSET + int(offset) + len(raw)] = raw
-    assert bytes(expected) != page
-    assert pair.writer.digests(at, 1) == [digest(bytes(expected))]
+    expected = after(page, pair.writer.write_by(name, at + OFFSET))
+    assert expected != page
+    assert pair.writer.digests(at, 1) == [digest(expected)]
     assert pair.writer.shared_pages(at, 1) == 0
     assert pair.other.digests(at_other, 1) == [digest(page)]
     assert pair.other.shared_pages(at_other, 1) == 1
@@ -84,12 +100,8 @@ def test_a_write_by_the_api_to_memory_never_touched_finds_zeros_around_it(
     pair: Pair, name: str
 ) -> None:
     at = pair.writer.alloc(1)
-    left = pair.writer.write_by(name, at + OFFSET)
-    expected = bytearray(PAGE)
-    for offset, data in left.items():
-        raw = bytes.fromhex(data)
-        expected[OFFSET + int(offset) : OFFSET + int(offset) + len(raw)] = raw
-    assert pair.writer.digests(at, 1) == [digest(bytes(expected))]
+    expected = after(bytes(PAGE), pair.writer.write_by(name, at + OFFSET))
+    assert pair.writer.digests(at, 1) == [digest(expected)]
     pair.writer.free(at)
 
 
