@@ -116,10 +116,6 @@ class Guard(Section, frozen=True):
     # How long the GPU may stand still for one instance in any one second.
     stall_budget_ms: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     drain_ms: Milliseconds = 20
-    # Where sharing is off unless it is allowed here.
-    allow: tuple[
-        Literal["mps", "vgpu", "confidential-computing", "wsl", "tegra", "untested-driver"], ...
-    ] = ()
 
 
 class Memory(Section, frozen=True):
@@ -131,8 +127,6 @@ class Memory(Section, frozen=True):
     spare_pages: Count = 16
     # Host copies of published pages, for each domain.
     host_copy_bytes: Size = Size(8 << 30)
-    # Published pages without a sharer that stay for the next cold start, on each GPU.
-    warm_bytes: Size = Size(0)
 
 
 class Quota(Section, frozen=True):
@@ -177,8 +171,6 @@ class Grace(Section, frozen=True):
 
     # After a start, for the instances that were connected before to announce their pages.
     announce_ms: Milliseconds = 10_000
-    # For a living process whose connection broke to connect again.
-    reconnect_ms: Milliseconds = 30_000
     # For a container that was prepared to be bound.
     prepare_ms: Milliseconds = 300_000
 

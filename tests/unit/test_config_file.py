@@ -78,7 +78,6 @@ def test_run_dir_of_the_command_line_wins_and_takes_the_state_along(tmp_path: Pa
         ("[memory]\nreserve_bytes = -1", "memory.reserve_bytes", "64M"),
         ('[memory]\nreserve_bytes = "12X"', "memory.reserve_bytes", "64M"),
         ('[guard]\ndefault = "maybe"', "guard.default", "optimistic"),
-        ('[guard]\nallow = ["everything"]', "guard.allow", "mps"),
         ("[guard]\nstall_budget_ms = 1001", "guard.stall_budget_ms", "<= 1000"),
         ("[bare]\nuids = [-1]", "bare.uids", ">= 0"),
         ('[bare]\nuids = ["root"]', "bare.uids", "int"),

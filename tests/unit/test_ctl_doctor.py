@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from gksmd.config import Config, Guard
 from gksmd.ctl.client import Daemon
 from gksmd.ctl.doctor import Finding, Host, examine
 
@@ -24,7 +23,6 @@ class Machine:
 
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
-    config: Config = field(default_factory=Config)
     file_limit: int = 1 << 20
 
     def put(self, path: str, text: str = "") -> Machine:
@@ -58,10 +56,6 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def allow(machine: Machine, *names: str) -> None:
-    machine.put("etc/gksm/gksm.toml", f"[guard]\nallow = {json.dumps(names)}\n")
-
-
 def test_a_host_that_has_everything_lacks_only_the_daemon(machine: Machine) -> None:
     failed = [f.name for f in machine.findings().values() if f.verdict == "fail"]
     assert failed == [
@@ -78,9 +72,9 @@ CASES: dict[str, tuple[Callable[[Machine], object], str, str]] = {
     "no driver": (
         lambda m: (m.root / "proc/driver/nvidia/version").unlink(), "driver", "fail"),
     "a branch that was not tested": (
-        lambda m: m.put("proc/driver/nvidia/version", VERSION.format("999.1")), "driver", "fail"),
+        lambda m: m.put("proc/driver/nvidia/version", VERSION.format("999.1")), "driver", "warn"),
     "a driver of which nothing is known": (
-        lambda m: m.put("proc/driver/nvidia/version", "?"), "driver", "fail"),
+        lambda m: m.put("proc/driver/nvidia/version", "?"), "driver", "warn"),
     "no gksm.ko": (
         lambda m: (m.root / "sys/module/gksm/version").unlink()
         or (m.root / "sys/module/gksm").rmdir(), "gksm.ko", "warn"),
@@ -122,27 +116,6 @@ def test_what_would_stop_gksm_is_found_with_a_way_out(machine: Machine, case: st
     assert found.verdict == verdict
     assert found.reason
     assert found.way_out
-
-
-@pytest.mark.parametrize(
-    ("case", "allowance"),
-    [
-        ("MPS", "mps"),
-        ("vGPU", "vgpu"),
-        ("a confidential guest", "confidential-computing"),
-        ("WSL", "wsl"),
-        ("Tegra", "tegra"),
-        ("a branch that was not tested", "untested-driver"),
-    ],
-)
-def test_what_the_operator_allowed_is_no_failure(
-    machine: Machine, case: str, allowance: str
-) -> None:
-    change, name, _ = CASES[case]
-    change(machine)
-    allow(machine, allowance)
-    assert machine.findings()[name].verdict != "fail"
-    assert Guard(allow=(allowance,)).allow == (allowance,)  # type: ignore[arg-type]
 
 
 def test_the_simulator_needs_no_driver(machine: Machine) -> None:

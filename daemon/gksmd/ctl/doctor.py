@@ -140,17 +140,15 @@ def driver(host: Host) -> Iterator[Finding]:
         return
     match = re.search(r"\b(\d{3})\.\d+(?:\.\d+)?\b", text)
     branch = int(match[1]) if match else 0
-    if branch in TESTED_BRANCHES or "untested-driver" in host.config.guard.allow:
-        yield Finding(
-            name="driver", verdict="ok", reason=f"driver {match[0] if match else 'unknown'}"
-        )
+    found = match[0] if match else "unknown"
+    if branch in TESTED_BRANCHES:
+        yield Finding(name="driver", verdict="ok", reason=f"driver {found}")
     else:
-        tested = ", ".join(map(str, TESTED_BRANCHES))
         yield Finding(
             name="driver",
-            verdict="fail",
-            reason=f"driver {match[0] if match else 'unknown'} is of a branch that was not tested",
-            way_out=f"use branch {tested}, or add untested-driver to guard.allow of gksm.toml",
+            verdict="warn",
+            reason=f"driver {found} is of a branch on which gKSM was not measured",
+            way_out=f"use branch {', '.join(map(str, TESTED_BRANCHES))}",
         )
 
 
@@ -169,20 +167,15 @@ def module(host: Host) -> Iterator[Finding]:
         )
 
 
-def _unless_allowed(
-    host: Host, present: bool, name: str, allowance: str, reason: str
-) -> Iterator[Finding]:
+def _unless_used(present: bool, name: str, reason: str, way_out: str) -> Finding:
     if not present:
-        yield Finding(name=name, verdict="ok", reason="not in use")
-    elif allowance in host.config.guard.allow:
-        yield Finding(name=name, verdict="warn", reason=f"{reason}; allowed by guard.allow")
-    else:
-        yield Finding(
-            name=name,
-            verdict="fail",
-            reason=f"{reason}, and sharing is off under it",
-            way_out=f"turn it off for these GPUs, or add {allowance} to guard.allow of gksm.toml",
-        )
+        return Finding(name=name, verdict="ok", reason="not in use")
+    return Finding(
+        name=name,
+        verdict="fail",
+        reason=f"{reason}, where gKSM is not proven",
+        way_out=way_out,
+    )
 
 
 def mps(host: Host) -> Iterator[Finding]:
@@ -193,7 +186,12 @@ def mps(host: Host) -> Iterator[Finding]:
         and any(name.startswith(comm.strip()) for name in names if len(comm.strip()) >= 15)
         for entry in _processes(host)
     )
-    yield from _unless_allowed(host, running, "MPS", "mps", "an MPS daemon runs on this host")
+    yield _unless_used(
+        running,
+        "MPS",
+        "an MPS daemon runs on this host",
+        "stop it (echo quit | nvidia-cuda-mps-control) for GPUs that gKSM is to serve",
+    )
 
 
 def _processes(host: Host) -> Iterator[Path]:
@@ -222,21 +220,23 @@ def virtual(host: Host) -> Iterator[Finding]:
         for path in host.path("/proc/driver/nvidia/gpus").glob("*")
     ]
     vgpu = any(re.search(r"Model:\s.*(GRID|-\d+[ABCQ]\s*$)", text, re.MULTILINE) for text in models)
-    yield from _unless_allowed(host, vgpu, "vGPU", "vgpu", "a GPU here is a vGPU")
-    sealed = any(host.path(f"/dev/{name}").exists() for name in ("tdx_guest", "sev-guest"))
-    yield from _unless_allowed(
-        host,
-        sealed,
+    yield _unless_used(vgpu, "vGPU", "a GPU here is a vGPU", "pass a whole GPU or MIG instance")
+    yield _unless_used(
+        any(host.path(f"/dev/{name}").exists() for name in ("tdx_guest", "sev-guest")),
         "confidential computing",
-        "confidential-computing",
-        "this is a confidential guest, where GPU memory may be encrypted",
+        "this is a confidential guest",
+        "run gKSM on hosts without confidential computing",
     )
-    wsl = host.path("/dev/dxg").exists() or "microsoft" in (
-        host.read("/proc/sys/kernel/osrelease") or ""
+    wsl = "microsoft" in (host.read("/proc/sys/kernel/osrelease") or "")
+    yield _unless_used(
+        wsl or host.path("/dev/dxg").exists(), "WSL", "this is WSL", "run gKSM on Linux itself"
     )
-    yield from _unless_allowed(host, wsl, "WSL", "wsl", "this is WSL")
-    tegra = host.path("/etc/nv_tegra_release").exists()
-    yield from _unless_allowed(host, tegra, "Tegra", "tegra", "this is a Tegra")
+    yield _unless_used(
+        host.path("/etc/nv_tegra_release").exists(),
+        "Tegra",
+        "this is a Tegra",
+        "run gKSM on a host with a discrete GPU",
+    )
 
 
 def memory(host: Host) -> Iterator[Finding]:
