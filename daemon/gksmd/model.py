@@ -172,6 +172,7 @@ class GpuTable:
     by_id: dict[int, Page] = field(default_factory=dict)  # all of them
     leases: dict[bytes, Lease] = field(default_factory=dict)
     instances: set[Instance] = field(default_factory=set)
+    arriving: int = 0  # pages on their way to the vault
 
     @property
     def pages_shared(self) -> int:

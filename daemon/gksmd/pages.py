@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gksmd.model import DomainState, Gpu, GpuTable, Instance, Page, State, Uuid
+from gksmd.model import PAGE_BYTES, DomainState, Gpu, GpuTable, Instance, Page, State, Uuid
 from gksmd.quota import GRANTS_MAX, Quotas
 from gksmd.segments import Segments
 from gksmd.vaultlink import PAGE, SEGMENT, Item, VaultLink
@@ -53,7 +53,7 @@ class Pages:
     def tidy(self, domain: DomainState) -> None:
         """Forget what is empty: tables, their GPUs, and the domain itself."""
         for uuid, table in list(domain.tables.items()):
-            if table.by_id or table.leases or table.instances:
+            if table.by_id or table.leases or table.instances or table.arriving:
                 continue
             del domain.tables[uuid], table.gpu.tables[domain.name]
             if not table.gpu.tables:
@@ -69,6 +69,7 @@ class Pages:
         The caller then serves those who wait for it, and calls ``drop_if_left``.
         """
         table = page.table
+        table.arriving -= 1
         page.attachable = attachable
         table.by_id[page.id] = page
         if attachable:
@@ -303,14 +304,22 @@ class Pages:
         digest: bytes,
         kind: int,
     ) -> Page | None:
-        """A page to be published, counted against the quotas; None: over one of them."""
+        """A page to be published, counted against the limits; None: over one of them.
+
+        ``publish`` or ``discard`` has to follow.
+        """
+        table, budget = instance.table, instance.process.decision.domain.budget_bytes
+        if budget and (len(table.by_id) + table.arriving + 1) * PAGE_BYTES > budget:
+            return None
         if not self.quotas.take_page(instance.process):
             return None
         page = Page(int.from_bytes(os.urandom(8), "little") or 1, digest, instance.table, kind)
         page.charged = instance.process.usage
+        table.arriving += 1
         return page
 
     def discard(self, page: Page) -> None:
         """A page that was not published after all."""
+        page.table.arriving -= 1
         self.segments.detach(page)
         self.quotas.return_page(page.charged, page.table.domain)

@@ -253,10 +253,6 @@ class Requests:
             return -errno.EMFILE
         if process.sharing != Sharing.ON or not process.decision.domain.kind_mask >> kind & 1:
             return -errno.EPERM
-        budget = process.decision.domain.budget_bytes
-        pages = len(instance.table.by_id) + message.entry_count
-        if budget and pages * PAGE_BYTES > budget:
-            return -errno.EDQUOT
         return 0
 
     def lease_drop(self, connection: Connection, message: Message) -> None:

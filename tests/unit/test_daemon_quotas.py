@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of one container, process or domain: reached by one, they cost nobody else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from gksmd import protocol
+from gksmd.client import Client
+from gksmd.commits import promise, report
+from gksmd.config import Config, Quota, Quotas
+from gksmd.domains import Decision, Domain
+from gksmd.model import (
+    PAGE_BYTES,
+    DomainState,
+    Gpu,
+    GpuTable,
+    Identity,
+    Instance,
+    Process,
+    QuotaUse,
+    Usage,
+)
+from gksmd.protocol import lib
+from gksmd.quota import Quotas as Applied
+
+from tests.support.agents import (
+    GPU,
+    Agent,
+    Daemon,
+    agents,
+    digests,
+    eventually,
+    load,
+    publish,
+)
+
+GIB = 1 << 30
+
+
+def process(domain: DomainState) -> Process:
+    identity = Identity(1, 1, 0, 0, None, "", "test", "pidfd")
+    return Process(identity, -1, domain, Decision(Domain("d"), ""), QuotaUse(), 0.0)
+
+
+def instance(gpu: Gpu, total_bytes: int = 80 * GIB) -> Instance:
+    domain = DomainState("d")
+    made = Instance(process(domain), GpuTable(domain, gpu), 0, 0, total_bytes)
+    gpu.instances.add(made)
+    return made
+
+
+def test_memory_is_promised_only_once() -> None:
+    gpu = Gpu(GPU)
+    one, other = instance(gpu), instance(gpu)
+    assert promise(one, 300, GIB, 0, 0.0)
+    assert not promise(other, 300, GIB, 0, 0.0)
+    assert promise(other, 212, GIB, 0, 0.0)
+
+
+def test_the_reserve_is_not_promised() -> None:
+    one = instance(Gpu(GPU))
+    assert not promise(one, 512, GIB, PAGE_BYTES, 0.0)
+    assert promise(one, 511, GIB, PAGE_BYTES, 0.0)
+
+
+def test_a_promise_counts_until_usage_includes_it() -> None:
+    gpu = Gpu(GPU)
+    one = instance(gpu)
+    assert promise(one, 100, GIB, 0, 10.0)
+    report(one, Usage(), 10.01)  # written before the promise arrived
+    assert gpu.promised_pages == 100
+    report(one, Usage(virtual_pages=100, unbacked_pages=100), 10.02)
+    assert gpu.promised_pages == 100
+    report(one, Usage(virtual_pages=100, unbacked_pages=40, private_pages=60), 10.2)
+    assert gpu.promised_pages == 40
+
+
+def test_a_promise_that_was_not_used_is_given_back_in_time() -> None:
+    gpu = Gpu(GPU)
+    one = instance(gpu)
+    assert promise(one, 100, GIB, 0, 10.0)
+    report(one, Usage(), 11.0)
+    assert gpu.promised_pages == 0
+
+
+def test_a_liar_can_have_no_more_promised_than_the_gpu_has() -> None:
+    gpu = Gpu(GPU)
+    liar = instance(gpu, total_bytes=1 << 60)
+    honest = [instance(gpu, total_bytes=GIB) for _ in range(2)]
+    report(liar, Usage(virtual_pages=1 << 50, unbacked_pages=1 << 50), 0.0)
+    assert gpu.total_bytes == GIB
+    assert gpu.promised_pages == 512
+    assert not promise(honest[0], 1, GIB, 0, 0.0)
+    gpu.instances.discard(liar)
+    assert promise(honest[0], 1, GIB, 0, 0.0)
+
+
+def test_promises_of_a_process_end_with_it(daemon: Daemon) -> None:
+    with agents(daemon.socket, 2) as (one, other):
+        assert one.commit(400, 2 * GIB) == 0
+        assert other.commit(700, 2 * GIB) == -errno.ENOMEM
+        one.kill()
+        eventually(lambda: other.commit(700, 2 * GIB) == 0, "the promise's return")
+
+
+def test_look_ups_beyond_the_rate_wait_and_then_are_refused() -> None:
+    config = Config(quota=Quotas(container=Quota(lookups_per_second=1000), domain=Quota()))
+    quotas, one = Applied(config), process(DomainState("d"))
+    assert quotas.lookup_wait(one, 1000, 5.0) == 0.0
+    assert quotas.lookup_wait(one, 500, 5.0) == 0.5
+    assert quotas.lookup_wait(one, 600, 5.0) < 0
+    assert one.usage.refused == {"lookups_per_second": 1}
+    assert quotas.lookup_wait(one, 500, 6.0) == 0.0
+
+
+def test_what_one_process_spends_another_of_its_domain_still_has() -> None:
+    config = Config(quota=Quotas(container=Quota(lookups_per_second=100), domain=Quota()))
+    quotas, domain = Applied(config), DomainState("d")
+    one, other = process(domain), process(domain)
+    assert quotas.lookup_wait(one, 100, 5.0) == 0.0
+    assert quotas.lookup_wait(one, 100, 5.0) > 0.0
+    assert quotas.lookup_wait(other, 100, 5.0) == 0.0
+
+
+def test_pages_beyond_the_quota_stay_private_and_the_next_may_load_them() -> None:
+    with (
+        Daemon(config="quota.container.published_pages = 3") as daemon,
+        agents(daemon.socket, 2) as (greedy, other),
+    ):
+        done = greedy.run(load, [1, 2, 3, 4, 5])
+        assert (done["published"], done["private"]) == ([1, 2, 3], [4, 5])
+        done = other.run(load, [1, 4, 5])
+        assert done == {"attached": [1], "published": [4, 5], "private": []}
+        greedy.kill()
+        other.kill()
+        eventually(lambda: daemon.pages() == 0, "the end of the pages")
+
+
+def test_pages_beyond_the_domains_budget_stay_private() -> None:
+    rules = f'[[domain]]\nname = "d"\nmatch = ["uid={os.getuid()}"]\nbudget = "4M"\n'
+    with Daemon(domains={"d": rules}) as daemon, agents(daemon.socket, 1) as (one,):
+        assert one.run(load_one_by_one, [1, 2, 3]) == [1, 2]
+        assert daemon.pages() == 2
+
+
+def load_one_by_one(state: Any, numbers: list[int]) -> list[int]:
+    return [n for n in numbers if load(state, [n])["published"]]
+
+
+def test_connections_beyond_the_quota_are_told_and_others_are_served() -> None:
+    with Daemon(config="quota.container.connections = 2") as daemon:
+        box, other_box = daemon.prepare("full"), daemon.prepare("other")
+        with Agent(box) as one, Agent(box), Agent() as third, Agent(other_box) as elsewhere:
+            assert "connections" in third.run(turned_away, box)
+            assert one.run(load, [1])["published"] == [1]
+            assert elsewhere.run(load, [1])["published"] == [1]
+            one.kill()
+            eventually(lambda: not third.run(turned_away, box), "a place")
+
+
+def turned_away(state: Any, path: Path) -> str:
+    """Why a connection is refused; "" if it is not."""
+    with Client(path) as client:
+        client.sock.settimeout(0.3)
+        try:
+            message = client.receive()
+        except TimeoutError:
+            return ""
+        return protocol.text(protocol.WELCOME.read(message.head).reason)
+
+
+def test_a_peer_of_another_uid_is_told_why_it_is_not_served() -> None:
+    with Daemon(config="bare.uids = [12345]") as daemon, Agent() as one:
+        assert "bare.uids" in one.run(turned_away, daemon.socket)
+
+
+def test_a_flood_of_look_ups_leaves_others_served(daemon: Daemon) -> None:
+    with agents(daemon.socket, 5) as (victim, *flooders):
+        for flooder in flooders:
+            flooder.start(flood, 2.0)
+        for number in range(100, 120):
+            assert victim.run(load, [number])["published"] == [number]
+        assert all(flooder.answer() > 0 for flooder in flooders)
+
+
+def flood(state: Any, seconds: float) -> int:
+    """Look up as fast as answers come."""
+    deadline = time.monotonic() + seconds
+    rounds = 0
+    while time.monotonic() < deadline:
+        found = state.client.lookup(digests(range(10_000, 10_512)))
+        state.client.lease_drop([f.token for f in found if f.outcome == lib.GKSM_LOOKUP_LEASE])
+        rounds += 1
+    return rounds
+
+
+def test_a_full_descriptor_table_refuses_politely_and_goes_on() -> None:
+    with Daemon(fd_limit=64) as daemon, agents(daemon.socket, 1) as (early,):
+        assert early.run(load, [1])["published"] == [1]
+        crowd: list[Agent] = []
+        try:
+            reason = ""
+            while not reason and len(crowd) < 64:
+                crowd.append(Agent())
+                reason = crowd[-1].run(stay, daemon.socket)
+            assert "descriptor" in reason
+            # 240 descriptors do not fit: the publication fails, the connection does not.
+            statuses = {s for _, s in early.run(publish_many, list(range(2, 242)))}
+            assert statuses <= {0, -errno.EMFILE}
+            assert statuses == {-errno.EMFILE}
+        finally:
+            for agent in crowd:
+                agent.__exit__()
+        eventually(lambda: early.run(load, [300])["published"] == [300], "service")
+        with agents(daemon.socket, 1) as (late,):
+            assert late.run(load, [1])["attached"] == [1]
+
+
+def stay(state: Any, path: Path) -> str:
+    """Connect and stay; why it was refused, if it was."""
+    state.client = Client(path)
+    try:
+        message = state.client.hello()
+    except BrokenPipeError:
+        message = state.client.receive()  # what it said before it hung up
+    return protocol.text(protocol.WELCOME.read(message.head).reason) if message.status else ""
+
+
+def publish_many(state: Any, numbers: list[int]) -> list[tuple[int, int]]:
+    found = state.client.lookup(digests(numbers))
+    return publish(state, found, numbers)
+
+
+def test_everything_a_quota_counted_is_given_back(daemon: Daemon) -> None:
+    for _ in range(3):
+        with agents(daemon.socket, 4) as four:
+            for agent in four:
+                agent.run(load, list(range(1, 101)))
+        eventually(lambda: daemon.pages() == 0, "the end of the pages")
+    eventually(lambda: daemon.ask("status", op="status")["domains"] == [], "the end of the domain")
