@@ -3,7 +3,7 @@
 SIM_TEST_SRC := $(filter-out simcuda/tests/harness.c,$(wildcard simcuda/tests/*.c))
 SIM_TESTS := $(SIM_TEST_SRC:simcuda/tests/%.c=$(OUT)/simcuda/tests/%)
 
-$(OUT)/simcuda/tests/%: simcuda/tests/%.c simcuda/tests/harness.c simcuda/tests/harness.h $(OUT)/simcuda/libcuda.so.1
+$(OUT)/simcuda/tests/%: simcuda/tests/%.c simcuda/tests/harness.c simcuda/tests/harness.h simcuda/tests/guarding.h $(OUT)/simcuda/libcuda.so.1
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -D_GNU_SOURCE -Isimcuda/include -Ilibgksm/include -isystem $(CUDA_INCLUDE) \
 		-o $@ $< simcuda/tests/harness.c -L$(OUT)/simcuda -l:libcuda.so.1 -pthread

@@ -94,6 +94,7 @@ void sim_context_destroy(struct sim_context *context)
 		sim_context_wait(context);
 	atomic_store(&context->destroyed, true);
 	sim_context_drain(context);
+	sim_context_events_gone(context);
 	sim_surface_context_gone(context);
 	sim_memory_context_gone(context);
 	sim_host_context_gone(context);

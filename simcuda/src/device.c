@@ -16,7 +16,7 @@
 #include "vram.h"
 
 #define SIM_SHARED_READY 0x53494d31u
-#define SIM_SHARED_VERSION 1
+#define SIM_SHARED_VERSION 2
 #define VRAM_DEFAULT ((uint64_t)8 << 30)
 /* Offsets in `state` of the bytes that are locked; they need not exist. */
 #define BYTE_SETUP ((off_t)1 << 40)
@@ -224,12 +224,13 @@ static void released(struct sim_device *device)
 	syscall(SYS_futex, &device->shared->held_change, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void sim_device_set_held(struct sim_device *device, bool held)
+void sim_device_set_held(struct sim_device *device, uint64_t until_ns)
 {
 	_Atomic uint64_t *word = &device->shared->held_slots[device->slot / 64];
 	uint64_t bit = (uint64_t)1 << device->slot % 64;
 
-	if (held) {
+	atomic_store(&device->shared->held_until[device->slot], until_ns);
+	if (until_ns) {
 		atomic_fetch_or(word, bit);
 		return;
 	}
@@ -245,9 +246,14 @@ bool sim_device_held(struct sim_device *device)
 
 		while (bits) {
 			int bit = __builtin_ctzll(bits);
+			int slot = index * 64 + bit;
 
-			if (slot_alive(device, index * 64 + bit))
-				return true;
+			if (slot_alive(device, slot)) {
+				if (sim_now_ns() < atomic_load(&device->shared->held_until[slot]))
+					return true;
+				bits &= bits - 1;
+				continue;
+			}
 			/* The owner was killed. Should a new process have taken the slot
 			 * in between, it looks alive and is not reached here. */
 			atomic_fetch_and(word, ~((uint64_t)1 << bit));

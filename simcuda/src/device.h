@@ -24,6 +24,9 @@ struct sim_shared {
 	/* Changes whenever a hold ends: what gates sleep on. */
 	_Atomic uint32_t held_change;
 	_Atomic uint64_t held_slots[SIM_SLOTS / 64]; /* slots that hold a fault */
+	/* CLOCK_MONOTONIC at which a slot's holds count no more. Its own process refuses
+	 * them then; should that be frozen, the others go on all the same. */
+	_Atomic uint64_t held_until[SIM_SLOTS];
 	/* A clear bit: the page is free. A set one: look at the locks. */
 	uint64_t used_hint[SIM_PAGES_MAX / 64];
 	/* Counts how often a page was handed out, so that a stale IPC handle is seen. */
@@ -40,8 +43,8 @@ void sim_shared_unlock(struct sim_device *device);
 /* In a forked child: lets go of what would look like the parent being alive. */
 void sim_device_forked(struct sim_device *device);
 
-/* This process holds at least one fault on the device (true), or none any more. */
-void sim_device_set_held(struct sim_device *device, bool held);
+/* This process holds faults on the device until then at most; 0: none any more. */
+void sim_device_set_held(struct sim_device *device, uint64_t until_ns);
 
 /* true while a live process holds a fault; sweeps the marks of dead ones. */
 bool sim_device_held(struct sim_device *device);

@@ -50,7 +50,7 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 	lock();
 	event = spare_events;
 	if (event)
-		spare_events = event->capture_node;
+		spare_events = event->next;
 	unlock();
 	if (!event)
 		event = malloc(sizeof(*event));
@@ -59,26 +59,52 @@ SIM_API CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 	memset(event, 0, sizeof(*event));
 	event->context = context;
 	event->flags = Flags;
+	lock();
 	event->magic = SIM_EVENT_MAGIC;
+	event->next = context->events;
+	context->events = event;
+	unlock();
 	*phEvent = (CUevent)event;
 	return CUDA_SUCCESS;
 }
 
+/* queue_lock held; off its context's list. */
+static void retire(struct sim_event *event)
+{
+	event->magic = 0;
+	sim_fence_put(event->fence);
+	event->fence = NULL;
+	event->next = spare_events;
+	spare_events = event;
+}
+
 static CUresult destroy(CUevent hEvent)
 {
-	struct sim_event *event;
+	struct sim_event *event, **link;
 	CUresult result = event_get(hEvent, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	lock();
-	event->magic = 0;
-	sim_fence_put(event->fence);
-	event->fence = NULL;
-	event->capture_node = spare_events;
-	spare_events = event;
+	for (link = &event->context->events; *link && *link != event;)
+		link = &(*link)->next;
+	if (*link == event)
+		*link = event->next;
+	retire(event);
 	unlock();
 	return CUDA_SUCCESS;
+}
+
+void sim_context_events_gone(struct sim_context *context)
+{
+	lock();
+	while (context->events) {
+		struct sim_event *event = context->events;
+
+		context->events = event->next;
+		retire(event);
+	}
+	unlock();
 }
 
 SIM_API CUresult cuEventDestroy(CUevent hEvent)

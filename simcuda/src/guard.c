@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The guard's thread: answers, deadlines, the stall budget; and how a guard begins. */
 #include "guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,243 +11,22 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "device.h"
-#include "gksm/guard.h"
-#include "va.h"
+#include "hold.h"
 
-#define HOLDS_MAX 256
 #define DEADLINE_MS_DEFAULT 500
 #define BUDGET_MS_DEFAULT 50
-#define STALLS_MAX 1024
 #define SECOND_NS 1000000000ull
-
-enum hold_state { HOLD_FREE, HOLD_WAITING, HOLD_DONE, HOLD_REFUSED };
-
-struct hold {
-	_Atomic uint32_t state; /* enum hold_state; a futex word */
-	uint32_t access;
-	uint64_t page;
-	uint64_t held_ns;
-	unsigned waiters;
-	bool sent;
-};
-
-struct stall {
-	uint64_t from, to;
-};
-
-struct sim_guard {
-	struct sim_device *device;
-	CUdeviceptr base;
-	uint64_t pages;
-	_Atomic uint8_t *states; /* the process's: not to be trusted */
-	uint64_t deadline_ns;
-	uint64_t budget_ns;
-	int fd;	  /* our end */
-	int wake; /* eventfd: a hold was added */
-	pthread_mutex_t lock;
-	bool closed;
-	struct hold holds[HOLDS_MAX]; /* not malloc: it is filled in a signal handler */
-	unsigned waiting;	      /* holds in HOLD_WAITING */
-	uint64_t sequence;
-	uint64_t last_completed;
-	uint64_t stall_start; /* while waiting > 0 */
-	struct stall stalls[STALLS_MAX];
-	unsigned stall_next;
-	bool over, over_sent;
-	uint8_t partial[sizeof(struct gksm_fault_answer)];
-	size_t partial_bytes;
-};
-
-/* Users of device->guard: it is freed only when they are gone. By device ordinal. */
-static _Atomic int guard_users[SIM_DEVICES_MAX];
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-}
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
-{
-	/* Bounded: the death of a context wakes nobody here. */
-	struct timespec limit = {.tv_nsec = 10000000};
-
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, &limit, NULL, 0);
-}
-
-/* ---- holds; guard->lock held ------------------------------------------------- */
-
-static struct hold *hold_find(struct sim_guard *guard, uint64_t page)
-{
-	for (unsigned i = 0; i < HOLDS_MAX; i++) {
-		struct hold *hold = &guard->holds[i];
-
-		if (hold->page == page && atomic_load(&hold->state) == HOLD_WAITING)
-			return hold;
-	}
-	return NULL;
-}
-
-static bool send_record(struct sim_guard *guard, const struct gksm_fault *fault)
-{
-	return send(guard->fd, fault, sizeof(*fault), MSG_DONTWAIT | MSG_NOSIGNAL) ==
-	       (ssize_t)sizeof(*fault);
-}
-
-static void hold_send(struct sim_guard *guard, struct hold *hold)
-{
-	struct gksm_fault fault = {
-		.page = hold->page,
-		.access = hold->access,
-		.held_ns = hold->held_ns,
-		.sequence = guard->sequence + 1,
-	};
-
-	hold->sent = send_record(guard, &fault);
-	if (hold->sent)
-		guard->sequence++;
-}
-
-static struct hold *hold_add(struct sim_guard *guard, uint64_t page, bool write)
-{
-	for (unsigned i = 0; i < HOLDS_MAX; i++) {
-		struct hold *hold = &guard->holds[i];
-
-		if (atomic_load(&hold->state) != HOLD_FREE)
-			continue;
-		hold->page = page;
-		hold->access = write ? GKSM_FAULT_WRITE : GKSM_FAULT_READ;
-		hold->held_ns = sim_now_ns();
-		hold->waiters = 0;
-		atomic_store(&hold->state, HOLD_WAITING);
-		if (!guard->waiting++) {
-			guard->stall_start = hold->held_ns;
-			sim_device_set_held(guard->device, true);
-		}
-		hold_send(guard, hold);
-		/* The thread now has a deadline to watch. */
-		(void)eventfd_write(guard->wake, 1);
-		return hold;
-	}
-	return NULL;
-}
-
-static void hold_end(struct sim_guard *guard, struct hold *hold, enum hold_state state)
-{
-	if (!--guard->waiting) {
-		guard->stalls[guard->stall_next++ % STALLS_MAX] =
-			(struct stall){guard->stall_start, sim_now_ns()};
-		sim_device_set_held(guard->device, false);
-	}
-	if (hold->waiters) {
-		atomic_store(&hold->state, state);
-		futex_wake(&hold->state);
-	} else {
-		atomic_store(&hold->state, HOLD_FREE);
-	}
-}
-
-static void hold_leave(struct sim_guard *guard, struct hold *hold)
-{
-	if (--hold->waiters)
-		return;
-	if (atomic_load(&hold->state) == HOLD_WAITING)
-		hold_end(guard, hold, HOLD_REFUSED);
-	else
-		atomic_store(&hold->state, HOLD_FREE);
-}
-
-/* ---- a fault ------------------------------------------------------------------ */
-
-static enum sim_verdict hold_fault(struct sim_guard *guard, struct sim_context *context,
-				   uint64_t page, bool write)
-{
-	enum sim_verdict verdict = SIM_VERDICT_FATAL;
-	struct hold *hold;
-
-	pthread_mutex_lock(&guard->lock);
-	hold = guard->closed ? NULL : hold_find(guard, page);
-	if (!hold && !guard->closed)
-		hold = hold_add(guard, page, write);
-	if (!hold) {
-		/* No place for it while hundreds are held: look again. */
-		verdict = guard->closed ? SIM_VERDICT_FATAL : SIM_VERDICT_AGAIN;
-		pthread_mutex_unlock(&guard->lock);
-		return verdict;
-	}
-	hold->waiters++;
-	pthread_mutex_unlock(&guard->lock);
-
-	while (atomic_load(&hold->state) == HOLD_WAITING &&
-	       sim_context_error(context) == CUDA_SUCCESS && !atomic_load(&context->destroyed))
-		futex_wait(&hold->state, HOLD_WAITING);
-
-	pthread_mutex_lock(&guard->lock);
-	if (atomic_load(&hold->state) == HOLD_DONE)
-		verdict = SIM_VERDICT_AGAIN;
-	hold_leave(guard, hold);
-	pthread_mutex_unlock(&guard->lock);
-	return verdict;
-}
-
-static bool to_hold(struct sim_guard *guard, uint64_t page, bool write)
-{
-	uint8_t state = atomic_load(&guard->states[page]);
-
-	return state == GKSM_STATE_HOLD_ALL || (state == GKSM_STATE_HOLD_WRITES && write);
-}
-
-static enum sim_verdict guard_fault(struct sim_guard *guard, struct sim_context *context,
-				    CUdeviceptr address, bool write)
-{
-	enum sim_access needed = write ? SIM_ACCESS_READ_WRITE : SIM_ACCESS_READ;
-	uint64_t page = (address - guard->base) / SIM_PAGE;
-
-	if (address < guard->base || page >= guard->pages)
-		return SIM_VERDICT_FATAL;
-	/*
-	 * The process may have mended the mapping since the access faulted, and have
-	 * said so in the state byte: mapping first, then the byte. So a byte that does
-	 * not hold means that the mapping must be looked at, and the byte once more, in
-	 * case the next change has begun in between.
-	 */
-	for (int look = 0; look < 3; look++) {
-		if (to_hold(guard, page, write))
-			return hold_fault(guard, context, page, write);
-		if (sim_va_access(address) >= needed)
-			return SIM_VERDICT_AGAIN;
-	}
-	return SIM_VERDICT_FATAL;
-}
-
-enum sim_verdict sim_guard_fault(struct sim_context *context, CUdeviceptr address, bool write)
-{
-	struct sim_device *device = context->device;
-	enum sim_verdict verdict = SIM_VERDICT_FATAL;
-	struct sim_guard *guard;
-
-	atomic_fetch_add(&guard_users[device->ordinal], 1);
-	guard = atomic_load(&device->guard);
-	if (guard)
-		verdict = guard_fault(guard, context, address, write);
-	atomic_fetch_sub(&guard_users[device->ordinal], 1);
-	return verdict;
-}
-
-/* ---- the guard's thread ------------------------------------------------------- */
 
 static void answer(struct sim_guard *guard, const struct gksm_fault_answer *given)
 {
-	struct hold *hold = hold_find(guard, given->page);
+	struct hold *hold = sim_hold_find(guard, given->page);
 
 	if (!hold)
 		return;
 	guard->last_completed = sim_now_ns();
-	hold_end(guard, hold, given->verdict == GKSM_FAULT_DONE ? HOLD_DONE : HOLD_REFUSED);
+	sim_hold_end(guard, hold, given->verdict == GKSM_FAULT_DONE ? HOLD_DONE : HOLD_REFUSED);
 }
 
 /* false: the process closed its end. */
@@ -271,15 +50,6 @@ static bool answers_read(struct sim_guard *guard)
 	}
 }
 
-static uint64_t deadline_of(const struct sim_guard *guard, const struct hold *hold)
-{
-	uint64_t start = hold->held_ns;
-
-	if (start < guard->last_completed)
-		start = guard->last_completed;
-	return start + guard->deadline_ns;
-}
-
 /* When the next hold lapses; UINT64_MAX: none is held. */
 static uint64_t deadlines_enforce(struct sim_guard *guard, uint64_t now)
 {
@@ -287,12 +57,12 @@ static uint64_t deadlines_enforce(struct sim_guard *guard, uint64_t now)
 
 	for (unsigned i = 0; i < HOLDS_MAX; i++) {
 		struct hold *hold = &guard->holds[i];
-		uint64_t deadline = deadline_of(guard, hold);
+		uint64_t deadline = sim_hold_deadline(guard, hold);
 
 		if (atomic_load(&hold->state) != HOLD_WAITING)
 			continue;
 		if (deadline <= now)
-			hold_end(guard, hold, HOLD_REFUSED);
+			sim_hold_end(guard, hold, HOLD_REFUSED);
 		else if (deadline < next)
 			next = deadline;
 	}
@@ -330,7 +100,7 @@ static void budget_watch(struct sim_guard *guard, uint64_t now)
 			.sequence = guard->sequence + 1,
 		};
 
-		guard->over_sent = send_record(guard, &fault);
+		guard->over_sent = sim_record_send(guard, &fault);
 		if (guard->over_sent)
 			guard->sequence++;
 	}
@@ -343,7 +113,7 @@ static bool unsent(struct sim_guard *guard)
 		struct hold *hold = &guard->holds[i];
 
 		if (atomic_load(&hold->state) == HOLD_WAITING && !hold->sent) {
-			hold_send(guard, hold);
+			sim_hold_send(guard, hold);
 			if (!hold->sent)
 				return true;
 		}
@@ -373,21 +143,13 @@ static int patience(const struct sim_guard *guard, uint64_t now, uint64_t deadli
 
 static void guard_close(struct sim_guard *guard)
 {
-	struct sim_device *device = guard->device;
-
 	pthread_mutex_lock(&guard->lock);
 	guard->closed = true;
 	for (unsigned i = 0; i < HOLDS_MAX; i++)
 		if (atomic_load(&guard->holds[i].state) == HOLD_WAITING)
-			hold_end(guard, &guard->holds[i], HOLD_REFUSED);
+			sim_hold_end(guard, &guard->holds[i], HOLD_REFUSED);
 	pthread_mutex_unlock(&guard->lock);
-	/* A fault that comes now finds no guard; those inside leave by themselves. */
-	atomic_store(&device->guard, NULL);
-	while (atomic_load(&guard_users[device->ordinal])) {
-		struct timespec moment = {.tv_nsec = 1000000};
-
-		nanosleep(&moment, NULL);
-	}
+	sim_guard_detach(guard);
 	close(guard->fd);
 	close(guard->wake);
 	munmap((void *)guard->states, guard->pages);
@@ -420,6 +182,8 @@ static void *guard_main(void *argument)
 			(void)eventfd_read(guard->wake, &count);
 		if (fds[0].revents & (POLLIN | POLLHUP | POLLERR)) {
 			pthread_mutex_lock(&guard->lock);
+			/* Too late is too late, also after having been frozen. */
+			deadlines_enforce(guard, sim_now_ns());
 			open = answers_read(guard);
 			pthread_mutex_unlock(&guard->lock);
 		}

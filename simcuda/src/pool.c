@@ -1,28 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Stream-ordered allocation. Memory is taken when the call is made and given back when
- * the stream reaches the free; pools keep nothing in reserve, they count.
- */
+/* Memory pools: their attributes, and which one a device uses. They keep nothing in
+ * reserve, they count. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "pool.h"
 
-#define POOL_MAGIC 0x53504f4cu
 #define HANDLE_TYPES (unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-
-/* memory_lock protects all of it. */
-struct sim_pool {
-	uint32_t magic;
-	struct sim_device *device;
-	bool standard; /* the device's default pool */
-	CUmemPoolProps props;
-	int reuse[3]; /* FOLLOW_EVENT_DEPENDENCIES and the two after it */
-	uint64_t release_threshold;
-	uint64_t used, used_high;
-	uint8_t access[SIM_DEVICES_MAX];
-	struct sim_pool *next; /* destroyed ones, to be used again */
-};
 
 struct sim_pools {
 	struct sim_pool standard[SIM_DEVICES_MAX];
@@ -73,127 +58,16 @@ static struct sim_pools *pools(void)
 	return made;
 }
 
-static struct sim_pool *pool_get(CUmemoryPool handle)
+struct sim_pool *sim_pool_get(CUmemoryPool handle)
 {
 	struct sim_pool *pool = (struct sim_pool *)handle;
 
 	return pool && pool->magic == POOL_MAGIC ? pool : NULL;
 }
 
-/* ---- allocating ----------------------------------------------------------------- */
-
-static void account(struct sim_pool *pool, size_t bytes)
+struct sim_pool *sim_pool_current(struct sim_device *device)
 {
-	pool->used += bytes;
-	if (pool->used > pool->used_high)
-		pool->used_high = pool->used;
-}
-
-void sim_pool_returned(struct sim_pool *pool, size_t bytes)
-{
-	if (pool)
-		pool->used -= bytes;
-}
-
-static CUresult alloc_in(struct sim_pool *pool, struct sim_context *context, size_t bytes,
-			 CUdeviceptr *address)
-{
-	struct sim_allocation found;
-	CUresult result;
-
-	if (pool->props.maxSize && bytes > pool->props.maxSize - pool->used)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = sim_memory_alloc(context, bytes, address);
-	if (result != CUDA_SUCCESS)
-		return result;
-	lock();
-	if (sim_allocation_find(*address, &found)) {
-		*found.pool = pool;
-		account(pool, sim_allocation_size(&found));
-	}
-	unlock();
-	return CUDA_SUCCESS;
-}
-
-static CUresult alloc_call(CUdeviceptr *dptr, size_t bytes, struct sim_pool *pool, CUstream handle)
-{
-	struct sim_stream *stream;
-	CUresult result = sim_stream_get(handle, false, &stream);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!dptr || !bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->capture)
-		return sim_capture_alloc(stream, bytes, dptr);
-	if (!pool) {
-		lock();
-		pool = pools() ? pools()->current[stream->context->device->ordinal] : NULL;
-		unlock();
-	}
-	if (!pool)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return alloc_in(pool, stream->context, bytes, dptr);
-}
-
-SIM_API CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-	return alloc_call(dptr, bytesize, NULL, hStream);
-}
-
-SIM_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-					 CUstream hStream)
-{
-	if (sim_ready() == CUDA_SUCCESS && !pool_get(pool))
-		return CUDA_ERROR_INVALID_VALUE;
-	return alloc_call(dptr, bytesize, pool_get(pool), hStream);
-}
-
-struct free_op {
-	struct sim_op op;
-	CUdeviceptr address;
-};
-
-static CUresult free_run(struct sim_op *base)
-{
-	sim_memory_free(base->stream->context, ((struct free_op *)base)->address);
-	return CUDA_SUCCESS;
-}
-
-static void free_release(struct sim_op *base)
-{
-	free(base);
-}
-
-SIM_API CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-	struct sim_stream *stream;
-	CUresult result = sim_stream_get(hStream, false, &stream);
-	struct sim_allocation found;
-	struct free_op *op;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (stream->capture)
-		return sim_capture_free(stream, dptr);
-	op = calloc(1, sizeof(*op));
-	if (!op)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	lock();
-	if (!sim_allocation_find(dptr, &found) || found.base != dptr || *found.freeing ||
-	    (found.mapping->kind != SIM_MAPPING_ALLOC && !found.block))
-		result = CUDA_ERROR_INVALID_VALUE;
-	else
-		*found.freeing = true;
-	unlock();
-	if (result != CUDA_SUCCESS) {
-		free(op);
-		return result;
-	}
-	op->op.run = free_run;
-	op->op.release = free_release;
-	op->address = dptr;
-	return sim_enqueue(stream, &op->op);
+	return pools() ? pools()->current[device->ordinal] : NULL;
 }
 
 /* ---- pools ------------------------------------------------------------------------ */
@@ -248,7 +122,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	if (result != CUDA_SUCCESS)
 		return result;
 	lock();
-	found = pool_get(pool);
+	found = sim_pool_get(pool);
 	if (!found || found->standard) {
 		result = CUDA_ERROR_INVALID_VALUE;
 	} else {
@@ -272,7 +146,7 @@ SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 	(void)minBytesToKeep;
 	if (result != CUDA_SUCCESS)
 		return result;
-	return pool_get(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return sim_pool_get(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult attribute_set(struct sim_pool *pool, CUmemPool_attribute attr, const void *value)
@@ -351,8 +225,8 @@ SIM_API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
 	if (result != CUDA_SUCCESS)
 		return result;
 	lock();
-	result = pool_get(pool) && value ? attribute_set(pool_get(pool), attr, value)
-					 : CUDA_ERROR_INVALID_VALUE;
+	result = sim_pool_get(pool) && value ? attribute_set(sim_pool_get(pool), attr, value)
+					     : CUDA_ERROR_INVALID_VALUE;
 	unlock();
 	return result;
 }
@@ -364,8 +238,8 @@ SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
 	if (result != CUDA_SUCCESS)
 		return result;
 	lock();
-	result = pool_get(pool) && value ? attribute_get(pool_get(pool), attr, value)
-					 : CUDA_ERROR_INVALID_VALUE;
+	result = sim_pool_get(pool) && value ? attribute_get(sim_pool_get(pool), attr, value)
+					     : CUDA_ERROR_INVALID_VALUE;
 	unlock();
 	return result;
 }
@@ -378,7 +252,7 @@ SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *ma
 	if (result != CUDA_SUCCESS)
 		return result;
 	lock();
-	found = pool_get(pool);
+	found = sim_pool_get(pool);
 	if (!found || !map || !count)
 		result = CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
@@ -406,12 +280,12 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPo
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-	    !pool_get(memPool))
+	    !sim_pool_get(memPool))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!sim_device(location->id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	lock();
-	*flags = (CUmemAccess_flags)pool_get(memPool)->access[location->id];
+	*flags = (CUmemAccess_flags)sim_pool_get(memPool)->access[location->id];
 	unlock();
 	return CUDA_SUCCESS;
 }
@@ -447,7 +321,7 @@ static CUresult device_pool_set(CUdevice dev, CUmemoryPool pool)
 	if (!sim_device(dev))
 		return CUDA_ERROR_INVALID_DEVICE;
 	lock();
-	found = pool_get(pool);
+	found = sim_pool_get(pool);
 	if (!found || found->device->ordinal != dev || !pools())
 		result = CUDA_ERROR_INVALID_VALUE;
 	else

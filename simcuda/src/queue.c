@@ -349,10 +349,11 @@ static void close_locked(struct sim_stream *stream)
 	stream_put(stream);
 }
 
-void sim_stream_close(struct sim_stream *stream)
+void sim_stream_close(struct sim_stream *stream, uint64_t id)
 {
 	lock();
-	close_locked(stream);
+	if (stream->magic == SIM_STREAM_MAGIC && stream->id == id)
+		close_locked(stream);
 	unlock();
 }
 

@@ -18,8 +18,9 @@ struct sim_dependency {
 
 /* NULL: no memory. The stream has one user, its handle. */
 struct sim_stream *sim_stream_new(struct sim_context *context, unsigned flags, int priority);
-/* The handle is gone; work already enqueued still runs. */
-void sim_stream_close(struct sim_stream *stream);
+/* The handle is gone; work already enqueued still runs. id: the stream's; nothing is
+ * done when the struct is another stream's by now. */
+void sim_stream_close(struct sim_stream *stream, uint64_t id);
 
 /* Legacy NULL stream of the context / of the calling thread in the context. */
 struct sim_stream *sim_stream_own(struct sim_context *context);
@@ -27,6 +28,9 @@ struct sim_stream *sim_stream_own(struct sim_context *context);
 /* Takes all streams of a context down: work ends or is dropped, threads end. The
  * context must be marked destroyed or dead already. */
 void sim_context_drain(struct sim_context *context);
+
+/* event.c: its events are destroyed. */
+void sim_context_events_gone(struct sim_context *context);
 
 /* queue_lock held. */
 void sim_fence_put(struct sim_fence *fence);

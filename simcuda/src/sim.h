@@ -142,7 +142,7 @@ uint64_t sim_next_id(void);
 struct sim_context {
 	uint32_t magic;
 	struct sim_device *device;
-	uint64_t id;
+	_Atomic uint64_t id;
 	unsigned flags;
 	bool primary;
 	_Atomic bool destroyed;
@@ -151,6 +151,7 @@ struct sim_context {
 	struct sim_context *next;    /* root->contexts */
 	struct sim_mapping *heap;    /* memory_lock: its pages of small allocations */
 	struct sim_stream *streams;  /* queue_lock */
+	struct sim_event *events;    /* queue_lock */
 	struct sim_stream *legacy;   /* the NULL stream; made with the context */
 	int stream_threads;	     /* queue_lock: threads not yet ended */
 	size_t limits[CU_LIMIT_MAX]; /* cuCtxGetLimit, cuCtxSetLimit */
@@ -234,6 +235,7 @@ struct sim_event {
 	struct sim_context *context;
 	unsigned flags;
 	struct sim_fence *fence; /* queue_lock: the last record; NULL: never recorded */
+	struct sim_event *next;	 /* queue_lock: context->events, or spare ones */
 	void *capture_node;	 /* set when recorded in a capturing stream */
 };
 

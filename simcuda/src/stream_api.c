@@ -13,6 +13,7 @@ struct own_stream {
 	struct sim_context *context;
 	uint64_t context_id; /* a revived primary context is another one */
 	struct sim_stream *stream;
+	uint64_t stream_id;
 };
 
 static pthread_key_t own_key;
@@ -25,9 +26,8 @@ static void own_free(void *argument)
 	while (own) {
 		struct own_stream *next = own->next;
 
-		if (!atomic_load(&sim_root.forked) && own->context->id == own->context_id &&
-		    !atomic_load(&own->context->destroyed))
-			sim_stream_close(own->stream);
+		if (!atomic_load(&sim_root.forked))
+			sim_stream_close(own->stream, own->stream_id);
 		free(own);
 		own = next;
 	}
@@ -55,6 +55,7 @@ struct sim_stream *sim_stream_own(struct sim_context *context)
 		free(own);
 		return NULL;
 	}
+	own->stream_id = own->stream->id;
 	own->stream->per_thread = true;
 	own->context = context;
 	own->context_id = context->id;
@@ -131,7 +132,7 @@ static CUresult destroy(CUstream hStream)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (stream->capture)
 		sim_capture_stream_gone(stream);
-	sim_stream_close(stream);
+	sim_stream_close(stream, stream->id);
 	return CUDA_SUCCESS;
 }
 

@@ -78,6 +78,7 @@ static void an_exported_page_lives_as_long_as_anybody_has_its_fd(void)
 	OK(cuMemcpyDtoH_v2(bytes, at, PAGE));
 	for (size_t i = 0; i < PAGE; i++)
 		CHECK(bytes[i] == 42);
+	free(bytes);
 	OK(cuMemUnmap(at, PAGE));
 	CHECK(used() == 0);
 }
