@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of one row: cuMemcpy*, HtoD, DtoH, DtoD, Peer, and of arrays. */
+#include "capture.h"
 #include "copy_api.h"
 
 #define HOST CU_MEMORYTYPE_HOST
@@ -31,10 +32,12 @@ CUresult sim_copy_call(CUstream handle, const CUDA_MEMCPY3D_PEER *shape, enum si
 	if (mode == SIM_COPY_SYNC)
 		result = sim_capture_unsafe_call(context);
 	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
+	if (result == CUDA_SUCCESS)
 		result = sim_copy_check(&copy);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return mode == SIM_COPY_SYNC ? sim_capture_refuse(stream)
 					     : sim_capture_copy(stream, &copy);
 	/* Between devices even the synchronous call does not wait. */

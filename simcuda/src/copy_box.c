@@ -2,6 +2,7 @@
 /* Copies of boxes: 2D, 3D, and batches. */
 #include <string.h>
 
+#include "capture.h"
 #include "copy_api.h"
 
 static CUDA_MEMCPY3D_PEER from_2d(const CUDA_MEMCPY2D *copy)
@@ -125,7 +126,7 @@ static CUresult batch_stream(CUstream hStream)
 		return result;
 	if (stream->legacy)
 		return CUDA_ERROR_INVALID_VALUE;
-	return stream->capture ? sim_capture_refuse(stream) : CUDA_SUCCESS;
+	return sim_capturing(stream) ? sim_capture_refuse(stream) : CUDA_SUCCESS;
 }
 
 static bool order_known(CUmemcpySrcAccessOrder order)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture.h"
 #include "queue.h"
 
 #define FLAGS_KNOWN (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
@@ -175,13 +176,15 @@ static CUresult record(CUevent hEvent, CUstream hStream, unsigned flags)
 
 	if (result == CUDA_SUCCESS)
 		result = sim_stream_get(hStream, false, &stream);
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (event->context != stream->context)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_record(stream, event, flags);
 	if (flags)
 		return CUDA_ERROR_ILLEGAL_STATE;
@@ -320,11 +323,13 @@ SIM_API CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned in
 
 	if (result == CUDA_SUCCESS)
 		result = event_get(hEvent, &event);
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->capture || event->capture_node)
+	if (sim_capturing(stream) || event->capture_node)
 		return sim_capture_wait(stream, event, Flags);
 	return sim_wait_enqueue(stream, event);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "capture.h"
 #include "sim.h"
 
 #define OPS_MAX 256
@@ -166,9 +167,11 @@ static CUresult call(CUstream handle, const CUstreamBatchMemOpParams *ops, unsig
 
 	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
 		result = op_check(&ops[i]);
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_mem_ops(stream, ops, count);
 	return sim_mem_ops_enqueue(stream, ops, count);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "alloc.h"
+#include "capture.h"
 #include "pool.h"
 
 static void lock(void)
@@ -60,7 +61,7 @@ static CUresult alloc_call(CUdeviceptr *dptr, size_t bytes, struct sim_pool *poo
 		return result;
 	if (!dptr || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_alloc(stream, bytes, dptr);
 	if (!pool) {
 		lock();
@@ -110,7 +111,7 @@ SIM_API CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_free(stream, dptr);
 	op = calloc(1, sizeof(*op));
 	if (!op)

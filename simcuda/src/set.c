@@ -2,6 +2,7 @@
 /* Sets: kernels of the driver's own, so they need free SMs. None of the calls waits. */
 #include <stdlib.h>
 
+#include "capture.h"
 #include "sim.h"
 
 struct set_op {
@@ -96,9 +97,11 @@ static CUresult call(CUstream handle, CUdeviceptr address, size_t pitch, unsigne
 
 	if (result == CUDA_SUCCESS)
 		result = sim_set_check(&set);
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS || !width || !height)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_set(stream, &set);
 	return sim_set_enqueue(stream, &set);
 }
@@ -111,7 +114,7 @@ static CUresult call_now(CUdeviceptr address, size_t pitch, unsigned value, unsi
 
 	if (result == CUDA_SUCCESS)
 		result = sim_capture_unsafe_call(stream->context);
-	if (result == CUDA_SUCCESS && stream->capture)
+	if (result == CUDA_SUCCESS && sim_capturing(stream))
 		result = sim_capture_refuse(stream);
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -2,6 +2,7 @@
 /* Streams: creation, the NULL and per-thread ones, waiting, host functions. */
 #include <stdlib.h>
 
+#include "capture.h"
 #include "queue.h"
 #include "surface.h"
 
@@ -130,7 +131,7 @@ static CUresult destroy(CUstream hStream)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (stream->magic != SIM_STREAM_MAGIC || stream->legacy || stream->per_thread)
 		return CUDA_ERROR_INVALID_HANDLE;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		sim_capture_stream_gone(stream);
 	sim_stream_close(stream, stream->id);
 	return CUDA_SUCCESS;
@@ -153,7 +154,7 @@ SIM_API CUresult cuStreamSynchronize(CUstream hStream)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_refuse(stream);
 	return sim_stream_wait(stream);
 }
@@ -165,7 +166,7 @@ SIM_API CUresult cuStreamQuery(CUstream hStream)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_refuse(stream);
 	return sim_stream_query(stream);
 }
@@ -297,11 +298,13 @@ SIM_API CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 	struct sim_stream *stream;
 	CUresult result = sim_stream_get(hStream, false, &stream);
 
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!fn)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_host(stream, fn, userData);
 	return sim_host_func_enqueue(stream, fn, userData);
 }
@@ -319,11 +322,13 @@ SIM_API CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback
 	struct sim_stream *stream;
 	CUresult result = sim_stream_get(hStream, false, &stream);
 
+	if (result == CUDA_SUCCESS)
+		result = sim_capture_legacy_check(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!callback || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (stream->capture)
+	if (sim_capturing(stream))
 		return sim_capture_refuse(stream);
 	struct host_op host = {
 		.op.flags = SIM_OP_ALWAYS,
