@@ -23,6 +23,11 @@
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
 #define DETACH_BATCH 256
 
+/* How long freed memory may take to come back, and how patiently that is waited for. */
+#define FREED_SETTLES_NS 1000000000ull
+#define FREED_PAUSE_NS 20000000ull
+#define FREED_TRIES 20
+
 /* --- slots: what an allocation is --- */
 
 static int slot_take(struct gksm_gpu *gpu, uint32_t *slot)
@@ -165,6 +170,7 @@ static void pages_release(struct gksm_gpu *gpu, uint64_t first, uint64_t count)
 	for (i = 0; i < count; i++)
 		page_release(gpu, first + i, &released);
 	released_flush(gpu, &released);
+	atomic_store(&gpu->freed_ns, gksm_now_ns());
 }
 
 static int page_back(struct gksm_gpu *gpu, uint64_t index)
@@ -211,8 +217,7 @@ static int pages_make(struct gksm_gpu *gpu, const struct gksm_allocation *alloca
 
 /* --- the calls --- */
 
-/* Whether gksmd promises the bytes. 0: yes; -ENOMEM: no; else it cannot be asked. */
-static int promise(struct gksm_gpu *gpu, uint64_t pages)
+static int ask_promise(struct gksm_gpu *gpu, uint64_t pages)
 {
 	size_t free_bytes = 0;
 	size_t total_bytes;
@@ -222,6 +227,27 @@ static int promise(struct gksm_gpu *gpu, uint64_t pages)
 	if (gpu->process->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes))
 		return -EIO;
 	return gksm_link_commit(gpu->process->link, (unsigned)gpu->device, pages, free_bytes);
+}
+
+/*
+ * Whether gksmd promises the bytes. 0: yes; -ENOMEM: no; else it cannot be asked.
+ *
+ * What this process freed a moment ago may not have come back yet: promises end with
+ * the next USAGE, and a shared page is free when the vault has let go of it. A program
+ * that frees and allocates anew must not fail for that, so it is asked again.
+ */
+static int promise(struct gksm_gpu *gpu, uint64_t pages)
+{
+	int result = ask_promise(gpu, pages);
+	int tries;
+
+	for (tries = 0; result == -ENOMEM && tries < FREED_TRIES; tries++) {
+		if (gksm_now_ns() - atomic_load(&gpu->freed_ns) > FREED_SETTLES_NS)
+			break;
+		gksm_sleep_ns(FREED_PAUSE_NS);
+		result = ask_promise(gpu, pages);
+	}
+	return result;
 }
 
 static struct gksm_engine *current_engine(struct gksm *process)

@@ -71,6 +71,7 @@ struct gksm_gpu {
 	struct gksm_extents extents;
 	struct gksm_allocation *allocations;
 	uint32_t allocation_slots;
+	_Atomic uint64_t freed_ns; /* when pages were last given back */
 
 	struct gksm_mutex engines_lock;
 	_Atomic(struct gksm_engine *) engines; /* one for each context; never unlinked */
