@@ -140,6 +140,11 @@ class Registry:
         except OSError as error:
             raise RefusedError(f"{name}: cannot be remembered: {error}.") from error
 
+    def by_name(self, text: str) -> str:
+        """The id of the one container whose name is ``text``; else ``text`` itself."""
+        named = [i for i, record in self.records.items() if record.facts.name.strip("/") == text]
+        return named[0] if len(named) == 1 and text not in self.records else text
+
     def forget(self, name: str) -> None:
         """The container is gone. Idempotent."""
         if timer := self._timers.pop(name, None):

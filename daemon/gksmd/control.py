@@ -200,7 +200,7 @@ class Control:
     def _set_sharing(self, request: SetSharing) -> SharingAnswer:
         state = self._core.state
         if request.container is not None:
-            found = find_processes(state, request.container)
+            found = find_processes(state, self.containers.by_name(request.container))
             if found is None or found[0] is None:
                 raise RefusedError(
                     f'"{request.container}" is no container that gksmd knows; '
@@ -248,7 +248,8 @@ class Control:
         if isinstance(request, GetDomains):
             return self._get_domains.get()
         if isinstance(request, Explain):
-            found = find_processes(self._core.state, request.target)
+            target = self.containers.by_name(request.target)
+            found = find_processes(self._core.state, target)
             # The same sentence for "not there" and "not yours": pids of others stay theirs.
             if found is None or not (
                 peer.privileged

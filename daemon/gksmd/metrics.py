@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,6 +21,8 @@ from prometheus_client.registry import Collector
 from gksmd.config import listen_address
 from gksmd.model import PAGE_BYTES, Counters, GpuTable, State
 from gksmd.snapshot import Paced, format_uuid, table_counts
+
+log = logging.getLogger(__name__)
 
 REQUEST_BYTES = 8192
 REQUEST_SECONDS = 5.0
@@ -172,11 +175,19 @@ class Exporter:
         return int(sockets[0].getsockname()[1]) if sockets else 0
 
     async def start(self) -> None:
-        """Listen, if it is to. OSError if the address cannot be used."""
-        if self._listen:
-            host, port = listen_address(self._listen)
+        """Listen, if it is to. An address that cannot be used is logged and stops nothing."""
+        if not self._listen:
+            return
+        host, port = listen_address(self._listen)
+        try:
             self._server = await asyncio.start_server(
                 self._serve, host or None, port, limit=REQUEST_BYTES
+            )
+        except OSError as error:
+            log.error(
+                "no metrics: metrics.listen %s of gksm.toml cannot be used (%s); choose another",
+                self._listen,
+                error.strerror,
             )
 
     async def close(self) -> None:

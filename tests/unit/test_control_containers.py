@@ -15,7 +15,7 @@ from gksm_bench.stack import Stack, wait_until
 from tests.support.control import alone, ask, daemon, must
 from tests.support.member import member
 
-BOX = {"id": "box1", "engine": "docker", "image": "llm"}
+BOX = {"id": "box1", "engine": "docker", "image": "llm", "name": "/chat"}
 
 
 @pytest.fixture
@@ -52,7 +52,8 @@ def test_a_prepared_container_has_a_folder_with_a_socket_and_is_who_connects_the
     with member(Path(prepared["socket"]), 1):
         (row,) = json.loads(must(stack, "ps", "--json"))
         assert (row["container"], row["domain"]) == ("box1", "container:box1")
-        assert "Container box1" in must(stack, "explain", "box1")
+        for target in ("box1", "chat"):
+            assert "Container box1" in must(stack, "explain", target)
 
 
 def test_preparing_twice_changes_nothing(stack: Stack) -> None:

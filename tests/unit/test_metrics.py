@@ -14,7 +14,7 @@ import pytest
 from gksm_bench.stack import Stack
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.control import daemon
+from tests.support.control import daemon, must
 from tests.support.member import member
 
 PAGE = 2 << 20
@@ -99,3 +99,13 @@ def test_metrics_are_off_unless_asked_for() -> None:
 
 def sockets_of(pid: int) -> list[str]:
     return [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def test_an_address_that_is_taken_stops_only_the_metrics() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with daemon(config=f'[metrics]\nlisten = "127.0.0.1:{port}"') as stack:
+            assert must(stack, "status")
+            assert "metrics.listen" in stack.log("gksmd").read_text()

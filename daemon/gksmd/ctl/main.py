@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gksmctl's commands.
-
-Exit status: 0 done; 1 refused, or doctor found what stops gKSM; 2 wrong usage or
-configuration; 3 gksmd is not running or cannot be reached.
-"""
+"""gksmctl's commands. EXIT_STATUS says how they end."""
 
 from __future__ import annotations
 
@@ -33,10 +29,18 @@ from gksmd.ops import (
 )
 from gksmd.snapshot import PageRow, ProcessRow, Status
 
+EXIT_STATUS = (
+    "Exit status: 0 done; 1 refused, or doctor found what stops gKSM; 2 wrong usage or "
+    "configuration; 3 gksmd is not running or cannot be reached."
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=__doc__)
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_STATUS,
+)
 @click.version_option(gksmd.__version__, prog_name="gksmctl")
 @click.option(
     "--run-dir",
@@ -158,7 +162,7 @@ def status(daemon: Daemon, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def ps(daemon: Daemon, as_json: bool) -> None:
-    """The processes that have libgksm in them, and whether they share."""
+    """The processes that have libgksm in them, and if they share."""
     rows = daemon.ask(GetProcesses(v=VERSION), list[ProcessRow])
     if as_json:
         click.echo(to_json(rows))
@@ -206,7 +210,7 @@ def ps(daemon: Daemon, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def pages(daemon: Daemon, as_json: bool) -> None:
-    """Published pages, those that the same processes map in one row."""
+    """Published pages, one row for those of the same holders."""
     rows = daemon.ask(GetPages(v=VERSION), list[PageRow])
     if as_json:
         click.echo(to_json(rows))
@@ -240,7 +244,10 @@ def pages(daemon: Daemon, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def explain(daemon: Daemon, target: str, as_json: bool) -> None:
-    """Why it is in its domain, and why its pages are or are not shared."""
+    """Why its pages are or are not shared, and which rule chose its domain.
+
+    A container is named by its id, the beginning of its id, or its name.
+    """
     found = daemon.ask(Explain(v=VERSION, target=target), Explanation)
     if as_json:
         click.echo(to_json(found))
@@ -297,7 +304,7 @@ def _explain_gpu(write: Callable[[Any], None], gpu: OnGpu) -> None:
 def off(
     daemon: Daemon, domain: str | None, container: str | None, unshare: bool, reason: str
 ) -> None:
-    """Stop new sharing at once: everywhere, or in one domain or container.
+    """Stop new sharing at once, for all, a domain or a container.
 
     What is shared already stays so unless --unshare is given.
     """
