@@ -374,7 +374,7 @@ class State:
     """Everything; the root that the sockets read."""
 
     epoch: int  # changes when gksmd restarts
-    version: str = "0.1.0"
+    version: str = ""
     started_at: float = field(default_factory=time.time)  # CLOCK_REALTIME, for people
     sharing: Sharing = Sharing.ON  # of all; domains and containers have their own
     sharing_reason: str = ""

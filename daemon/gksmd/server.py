@@ -16,6 +16,7 @@ import secrets
 import shutil
 import socket
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from gksmd.config import Config
@@ -57,7 +58,7 @@ class Server:
     def __init__(self, config: Config, decide: Decide) -> None:
         """Wire the parts; nothing runs before ``start``."""
         self.config = config
-        self.state = State(epoch=secrets.randbits(63) | 1)
+        self.state = State(epoch=secrets.randbits(63) | 1, version=version("gksm"))
         self._quotas = Quotas(config)
         self._vault = VaultLink(config.vault_socket, config.vault.mode == "spawn")
         self._segments = Segments(self.state.domains, self._quotas, self._vault)
@@ -98,7 +99,10 @@ class Server:
         Raises OSError if the socket for bare processes cannot be made.
         """
         self.config.run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.config.containers_dir.mkdir(mode=0o711, exist_ok=True)
+        # Whoever reaches a container's socket counts as in it: nobody on the host may.
+        # The runtime mounts the directories below it as root.
+        self.config.containers_dir.mkdir(mode=0o700, exist_ok=True)
+        self.config.containers_dir.chmod(0o700)
         self._tasks.append(
             asyncio.create_task(self._vault.run(self._pages.vault_up, self._pages.vault_down))
         )

@@ -33,6 +33,8 @@ _LINGER_S = 60
 _OWN_END = "gksmd ends"
 FIRST_PAUSE_S = 0.02
 LAST_PAUSE_S = 1.0
+ANSWER_S = 3.0
+CHECK_S = 0.5
 _DROP_BATCH = 512
 
 
@@ -96,7 +98,9 @@ class VaultLink:
         self._on_down: Callable[[], None] = _nothing
         self._endpoint: Endpoint | None = None
         self._seq = 0
+        # By seq, oldest first: the vault answers in order.
         self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._answers = 0
         self._listing: list[Item] = []
         self._listed = asyncio.Event()
         self._ended = asyncio.Event()
@@ -113,7 +117,7 @@ class VaultLink:
         try:
             while True:
                 if self._connect():
-                    await self._ended.wait()
+                    await self._watch()
                     if self._listed.is_set():
                         pause = FIRST_PAUSE_S
                 elif self._spawn:
@@ -194,7 +198,20 @@ class VaultLink:
         self._ask(lib.GKSM_VAULT_LIST, b"", 0).add_done_callback(_ignore)
         return True
 
+    async def _watch(self) -> None:
+        """Wait for the end of the connection; end it if the vault no longer answers."""
+        quiet = 0
+        while not self._ended.is_set():
+            waiting, answers = bool(self._waiting), self._answers
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), CHECK_S)
+            # Counted in checks and not in time: we may have been frozen ourselves.
+            quiet = quiet + 1 if waiting and answers == self._answers else 0
+            if quiet * CHECK_S >= ANSWER_S and self._endpoint is not None:
+                self._endpoint.end(f"no answer in {ANSWER_S:.0f} s")
+
     def _received(self, message: Message) -> None:
+        self._answers += 1
         if message.type == lib.GKSM_VAULT_ITEMS:
             self._listing.extend(map(Item.unpack, VAULT_ITEM.rows(message)))
             if message.flags & lib.GKSM_FLAG_MORE:

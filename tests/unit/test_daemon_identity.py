@@ -120,6 +120,12 @@ def rename(state: Any, name: bytes) -> None:
     Path("/proc/self/comm").write_bytes(name)
 
 
+def test_nobody_on_the_host_reaches_a_containers_socket(daemon: Daemon) -> None:
+    path = daemon.prepare("private")
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o666
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_instances_life_is_its_process_whichever_way_it_was_identified(mode: Any) -> None:
     with (

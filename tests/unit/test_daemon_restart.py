@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -175,6 +176,18 @@ def test_look_ups_while_the_vault_is_away_are_refused_and_not_left_waiting() -> 
         [found] = second.lookup(digests([1]))
         assert found.outcome == lib.GKSM_LOOKUP_REFUSED
         assert found.reason == lib.GKSM_UNSHARED_DAEMON
+
+
+def test_a_frozen_vault_is_given_up_and_taken_back_when_it_runs_again() -> None:
+    with Daemon() as daemon, agents(daemon.socket, 2) as (first, second):
+        first.run(publish_new, [1])
+        os.kill(daemon.vault_pid, signal.SIGSTOP)
+        [found] = second.lookup(digests([1]))
+        assert found.outcome == lib.GKSM_LOOKUP_REFUSED
+        assert second.commit(1, 1 << 30) == 0
+        os.kill(daemon.vault_pid, signal.SIGCONT)
+        eventually(lambda: daemon.ask("admin", op="info")["vault_up"], "the vault's return")
+        assert second.run(load, [1])["attached"] == [1]
 
 
 def test_invariant_4_both_killed_at_once_and_sharing_resumes() -> None:
