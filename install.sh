@@ -10,6 +10,8 @@
 # removes exactly that, and keeps configuration that was edited.
 
 set -eu
+# What is installed is for others to read: gksmd runs as a user of its own.
+umask 022
 
 usage() {
 	cat <<'USAGE'

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -295,9 +296,18 @@ def listen_address(text: str) -> tuple[str, int]:
 
 
 def read_toml(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
-    """Parse one file; ConfigError names the file, the place and the reason."""
+    """Parse one file; ConfigError names the file, the place and the reason.
+
+    A file that somebody else could change is refused: it says who is trusted.
+    """
     try:
         with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_mode & stat.S_IWOTH or status.st_uid not in (0, os.geteuid()):
+                raise ConfigError(
+                    f"{path}: others could change whom gKSM trusts; make it yours or root's, "
+                    "and not writable by others (chmod o-w)."
+                )
             return tomli.load(stream)
     except FileNotFoundError:
         if missing_ok:

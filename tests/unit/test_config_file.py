@@ -108,6 +108,13 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
+def test_a_file_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    load(tmp_path, "")
+    (tmp_path / "gksm.toml").chmod(0o646)
+    with pytest.raises(ConfigError, match="chmod o-w"):
+        load_config(tmp_path)
+
+
 def test_a_run_dir_too_long_for_sockets_is_refused_before_they_are_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at most"):
         load_config(tmp_path, tmp_path / ("x" * 90))

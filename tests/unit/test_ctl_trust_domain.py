@@ -208,3 +208,11 @@ def test_without_a_daemon_a_domain_waits_for_its_start_and_remove_needs_force(
     assert gksmctl(*where, "remove", "team").returncode == 3
     assert gksmctl(*where, "remove", "team", "--force").returncode == 0
     assert not (tmp_path / "etc" / "domains.d" / "team.toml").exists()
+
+
+def test_another_configuration_than_the_daemons_is_refused(stack: Stack, tmp_path: Path) -> None:
+    where = ["--run-dir", str(stack.run_dir), "--config-dir", str(tmp_path)]
+    done = gksmctl(*where, "trust-domain", "add", "team", "--match", SELF)
+    assert done.returncode == 2
+    assert str(stack.config_dir) in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,16 @@ from gksmd.domain_files import (
 )
 from gksmd.domains import KINDS, DomainError, Rule, Selector, check_name
 from gksmd.jsonlines import VERSION
-from gksmd.ops import Check, CheckAnswer, DomainUsers, GetDomains, Reload, ReloadAnswer, UsersAnswer
+from gksmd.ops import (
+    Check,
+    CheckAnswer,
+    DomainUsers,
+    GetDomains,
+    InfoAnswer,
+    Reload,
+    ReloadAnswer,
+    UsersAnswer,
+)
 from gksmd.snapshot import DomainDetail
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -98,8 +107,7 @@ def add(
         budget=budget,
         trust_all=i_trust_all,
     )
-    info = daemon.info()
-    config_dir = daemon.config_dir()
+    info, config_dir = _where(daemon)
     path = config_dir / "domains.d" / f"{name}.toml"
     _check_file(path, entry)
     _check_others(daemon.config(), config_dir, path, entry)
@@ -117,6 +125,19 @@ def add(
         f"{_count(len(moved.pids), 'process', 'processes')} outside containers match it but keep "
         "their old domain until restarted."
     )
+
+
+def _where(daemon: Daemon) -> tuple[InfoAnswer | None, Path]:
+    """The running daemon, if one is, and the configuration; ends the program if they differ."""
+    info = daemon.info()
+    config_dir = daemon.config_dir()
+    if info is not None and config_dir.resolve() != Path(info.config_dir).resolve():
+        die(
+            f"gksmd at {daemon.run_dir} reads {info.config_dir}, not {config_dir}; name that "
+            "with --config-dir, or leave it out.",
+            EXIT_USAGE,
+        )
+    return info, config_dir
 
 
 def _entry(
@@ -223,8 +244,7 @@ def remove(daemon: Daemon, name: str, force: bool) -> None:
         check_name(name)
     except DomainError as error:
         die(f"{error}.", EXIT_USAGE)
-    info = daemon.info()
-    config_dir = daemon.config_dir()
+    info, config_dir = _where(daemon)
     config = daemon.config()
     try:
         entries = read_entries(config_dir)
