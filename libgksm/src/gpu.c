@@ -119,9 +119,11 @@ static struct gksm_gpu *make(struct gksm *process, CUdevice device)
 	}
 	memcpy(gpu->uuid, &uuid, sizeof(gpu->uuid));
 	/* Published before gksmd hears of it: its answer may come on the link thread. */
+	atomic_store(&gpu->opening, true);
 	atomic_store_explicit(&process->gpus[device], gpu, memory_order_release);
 	if (process->link)
 		open_at_daemon(gpu, total_bytes);
+	atomic_store(&gpu->opening, false);
 	return gpu;
 }
 
@@ -132,7 +134,9 @@ struct gksm_gpu *gksm_gpu_get(struct gksm *process, CUdevice device)
 	if (device < 0 || device >= GKSM_GPUS_MAX)
 		return NULL;
 	gpu = atomic_load_explicit(&process->gpus[device], memory_order_acquire);
-	if (gpu)
+	/* While another thread opens it, its guard is not known: wait, or what is
+	 * allocated now would never be shared. */
+	if (gpu && !atomic_load(&gpu->opening))
 		return gpu;
 	gksm_mutex_lock(&process->gpus_lock);
 	gpu = atomic_load_explicit(&process->gpus[device], memory_order_acquire);

@@ -58,6 +58,7 @@ struct gksm_gpu {
 	uint64_t arena_pages;
 	struct gksm_page *pages;
 
+	_Atomic bool opening; /* the thread that made it still asks gksmd */
 	/* Set once gksmd has answered GPU_OPEN; until then everything is private. */
 	_Atomic uint32_t guard; /* enum gksm_guard in force */
 	_Atomic bool allowed;	/* gksmd's last word: sharing is on for this GPU */

@@ -123,6 +123,19 @@ def test_a_program_that_allocates_is_seen_however_it_found_the_driver(
     assert run.stdout == "3 pages of an arena\n"
 
 
+def test_no_allocation_slips_by_while_another_thread_starts_libgksm(
+    stack: Stack, gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    flags = (str(gpu.driver), "-ldl", "-pthread")
+    program = compile_c(tmp_path / "threads", [PROGRAMS / "threads.c"], *flags)
+    for _ in range(10):
+        run = subprocess.run(
+            [program], env=stack.environment(), capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+        assert (run.returncode, run.stderr, run.stdout) == (0, "", "16 pages\n")
+
+
 def runtime_library(name: str) -> Path:
     found = sorted(Path(sys.prefix).glob(f"lib/python*/site-packages/nvidia/*/lib/{name}"))
     if not found:
