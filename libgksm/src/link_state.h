@@ -45,6 +45,7 @@
 #define LINK_REQUEST_NS (3000 * LINK_MS) /* for a reply */
 #define LINK_SILENCE_NS (2000 * LINK_MS) /* then, without a sign of life: reconnect */
 #define LINK_STATE_NS (5000 * LINK_MS)	 /* for each step of coming up */
+#define LINK_LOOK_NS (2000 * LINK_MS)	 /* a sleep ends, to see whether the fds are still ours */
 #define LINK_USAGE_NS (100 * LINK_MS)
 #define LINK_PAUSE_MIN_NS (100 * LINK_MS)
 #define LINK_PAUSE_MAX_NS (5000 * LINK_MS)
@@ -110,7 +111,7 @@ struct gksm_link {
 	void *user;
 	struct gksm_hello hello;
 	char path[108];
-	int wake_fd;
+	_Atomic int wake_fd;
 	_Atomic uint32_t wake_pending;
 	_Atomic uint32_t attempts;   /* futex: ended one way or the other; for wait() */
 	_Atomic uint64_t heard_ns;   /* when the last packet came */
@@ -139,6 +140,7 @@ struct gksm_link {
 
 	/* the link thread's own */
 	int socket;
+	bool robbed; /* the application has closed the socket: the number is not ours */
 	bool was_up;
 	bool blocked;	   /* the socket is full */
 	uint64_t retry_ns; /* the kernel is short of something: not before */

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -251,6 +252,7 @@ static bool receive(struct gksm_link *link)
 
 		if (result == -EAGAIN)
 			return true;
+		link->robbed = result == -EBADF || result == -ENOTSOCK;
 		if (result)
 			return false;
 		atomic_store(&link->heard_ns, gksm_now_ns());
@@ -279,21 +281,40 @@ static void until(uint64_t *wake_ns, uint64_t when)
 		*wake_ns = when;
 }
 
-/* Sleeps until there is something to do, at most until wake_ns. */
+/* Some programs close every descriptor they do not know. */
+static void renew_wake_fd(struct gksm_link *link)
+{
+	int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+	gksm_fd_closed(link->wake_fd);
+	if (fd < 0) {
+		gksm_sleep_ns(RETRY_NS);
+		return;
+	}
+	gksm_fd_opened(fd);
+	atomic_store(&link->wake_fd, fd);
+	atomic_store(&link->wake_pending, 0);
+}
+
+/*
+ * Sleeps until there is something to do, at most until wake_ns. Never for long: a
+ * descriptor that the application closes meanwhile does not end a poll.
+ */
 static void idle(struct gksm_link *link, uint64_t wake_ns)
 {
 	struct pollfd fds[2] = {
 		{.fd = link->socket, .events = POLLIN | (link->blocked ? POLLOUT : 0)},
 		{.fd = link->wake_fd, .events = POLLIN},
 	};
-	uint64_t now = gksm_now_ns(), count;
-	int timeout = -1;
+	uint64_t now = gksm_now_ns(), count, wait = LINK_LOOK_NS;
 
 	if (wake_ns <= now)
-		timeout = 0;
-	else if (wake_ns - now < INT_MAX * LINK_MS)
-		timeout = (int)((wake_ns - now + LINK_MS - 1) / LINK_MS);
-	poll(fds, 2, timeout);
+		wait = 0;
+	else if (wake_ns - now < wait)
+		wait = wake_ns - now;
+	poll(fds, 2, (int)((wait + LINK_MS - 1) / LINK_MS));
+	if (fds[1].revents & POLLNVAL)
+		renew_wake_fd(link);
 	if (fds[1].revents & POLLIN) {
 		if (read(link->wake_fd, &count, sizeof(count)) < 0)
 			return;
@@ -347,7 +368,10 @@ static void hang_up(struct gksm_link *link)
 
 	link_packets_free(queued);
 	link_packets_free(link_queue_take_all(&link->own));
-	gksm_fd_close(link->socket);
+	if (link->robbed)
+		gksm_fd_closed(link->socket);
+	else
+		gksm_fd_close(link->socket);
 	link->socket = -1;
 	if (link->was_up)
 		link->events->down(link->user);
@@ -380,6 +404,7 @@ void *link_thread(void *argument)
 		if (fd >= 0) {
 			link->socket = fd;
 			link->was_up = false;
+			link->robbed = false;
 			if (say_hello(link))
 				serve(link);
 			hang_up(link);

@@ -150,7 +150,7 @@ int gksm_packet_receive(int socket, struct gksm_received *received)
 		bytes = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (bytes < 0 && errno == EINTR);
 	if (bytes < 0)
-		return errno == EAGAIN ? -EAGAIN : -ENOTCONN;
+		return errno == EAGAIN || errno == EBADF || errno == ENOTSOCK ? -errno : -ENOTCONN;
 
 	collect_fds(&message, received);
 	/* Nobody sends empty packets: it is the end. */

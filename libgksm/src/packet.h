@@ -51,7 +51,8 @@ struct gksm_received {
 
 /*
  * Never blocks. 0, -EAGAIN (nothing there), -ENOTCONN (the peer is gone), -EPROTO (not
- * a packet of this protocol; its fds are closed).
+ * a packet of this protocol; its fds are closed), -EBADF or -ENOTSOCK (the application
+ * has closed our socket).
  */
 int gksm_packet_receive(int socket, struct gksm_received *received);
 

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fork.h"
 #include "link_client.h"
 
 struct client client;
@@ -192,6 +193,50 @@ static void do_fds(void)
 	printf("%d\n", count);
 }
 
+/* A child that only sleeps: what the other end notices of its parent's death depends on
+ * what it has kept. Prints its pid and how many of its descriptors are ours. */
+static void do_fork(void)
+{
+	char link[64], target[64];
+	int kept = 0, ends[2];
+	pid_t child;
+
+	if (pipe(ends) < 0)
+		exit(1);
+	child = fork();
+	if (child == 0) {
+		for (int fd = 3; fd < 256; fd++) {
+			ssize_t bytes;
+
+			snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+			bytes = readlink(link, target, sizeof(target) - 1);
+			target[bytes > 0 ? bytes : 0] = '\0';
+			kept += strstr(target, "socket:") || strstr(target, "eventfd");
+		}
+		if (write(ends[1], &kept, sizeof(kept)) < 0)
+			_exit(1);
+		/* The test must not wait for this end of its pipe. */
+		for (int fd = 0; fd < 256; fd++)
+			if (fd != ends[1])
+				close(fd);
+		sleep(60);
+		_exit(0);
+	}
+	close(ends[1]);
+	if (read(ends[0], &kept, sizeof(kept)) != sizeof(kept))
+		kept = -1;
+	close(ends[0]);
+	printf("%d %d\n", (int)child, kept);
+}
+
+/* As programs do that become daemons late. */
+static void do_close_all(void)
+{
+	for (int fd = 3; fd < 256; fd++)
+		close(fd);
+	puts("0");
+}
+
 static void do_limit(void)
 {
 	struct rlimit limit;
@@ -229,6 +274,8 @@ static const struct {
 	{"hammer", do_hammer},
 	{"publish-bad", do_publish_bad},
 	{"leave", do_leave},
+	{"fork", do_fork},
+	{"close-all", do_close_all},
 	{"publish-leased", do_publish_leased},
 	{"map-ids", do_map_ids},
 	{"jump", do_jump},
@@ -262,6 +309,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	gksm_fork_watch();
 	client.link = gksm_link_start(argv[1], &hello, &events, &client);
 	if (!client.link) {
 		fputs("no link\n", stderr);

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -573,6 +575,34 @@ def test_a_wall_clock_that_jumps_changes_nothing(client: LinkClient, session: Se
     client.start("lookup 0 1 1")
     session.looked_up(session.next().seq, [result(0, REFUSED)])
     assert client.answer() == f"0 {REFUSED}:0:0"
+
+
+def test_a_forked_child_keeps_no_connection_open(
+    build: Path, tmp_path: Path, daemon: ScriptedDaemon
+) -> None:
+    parent = LinkClient(build, daemon.path, tmp_path / "parent.log")
+    session = daemon.up()
+    parent.until("up", "1")
+    child, kept = map(int, parent.ask("fork").split())
+    try:
+        assert kept == 0
+        assert parent.ask("up") == "1"
+        parent.kill()
+        session.rest()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_program_that_closes_all_descriptors_is_connected_again(
+    daemon: ScriptedDaemon, client: LinkClient, session: Session
+) -> None:
+    client.ask("close-all")
+    client.ask("usage 0 1")
+    session.rest()
+    back = again(daemon, client)
+    client.start("lookup 0 1 1")
+    back.hits(back.next().seq, [3])
+    assert client.answer() == f"0 {HIT}:3:3"
 
 
 @pytest.mark.parametrize("drop_every", [0, 37])
