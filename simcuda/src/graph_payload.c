@@ -44,32 +44,44 @@ static CUresult set_kernel(struct sim_payload *made, const CUDA_KERNEL_NODE_PARA
 	return result;
 }
 
-static bool memory_type_valid(CUmemorytype type)
+/* One side of a copy: something is named, and rows do not overlap. */
+static bool side_valid(CUmemorytype type, const void *host, CUdeviceptr device, CUarray array,
+		       size_t pitch, size_t row, const CUDA_MEMCPY3D *shape)
 {
-	return type >= CU_MEMORYTYPE_HOST && type <= CU_MEMORYTYPE_UNIFIED;
+	bool strided = shape->Height > 1 || shape->Depth > 1;
+
+	switch (type) {
+	case CU_MEMORYTYPE_ARRAY:
+		return sim_live_is(array, SIM_LIVE_ARRAY);
+	case CU_MEMORYTYPE_HOST:
+		return host && (!strided || pitch >= row);
+	case CU_MEMORYTYPE_DEVICE:
+	case CU_MEMORYTYPE_UNIFIED:
+		return device && (!strided || pitch >= row);
+	default:
+		return false;
+	}
 }
 
-static CUresult set_memcpy(const CUDA_MEMCPY3D *params)
+/* Whether the memory can be reached is found out when the node runs. */
+static CUresult set_memcpy(const CUDA_MEMCPY3D *shape)
 {
-	struct sim_copy copy;
-
-	if (!memory_type_valid(params->srcMemoryType) ||
-	    !memory_type_valid(params->dstMemoryType) || params->reserved0 || params->reserved1)
+	if (shape->reserved0 || shape->reserved1 ||
+	    !side_valid(shape->srcMemoryType, shape->srcHost, shape->srcDevice, shape->srcArray,
+			shape->srcPitch, shape->srcXInBytes + shape->WidthInBytes, shape) ||
+	    !side_valid(shape->dstMemoryType, shape->dstHost, shape->dstDevice, shape->dstArray,
+			shape->dstPitch, shape->dstXInBytes + shape->WidthInBytes, shape))
 		return CUDA_ERROR_INVALID_VALUE;
-	sim_copy_from_3d(&copy, params);
-	return sim_copy_check(&copy);
+	return CUDA_SUCCESS;
 }
 
 static CUresult set_memset(const CUDA_MEMSET_NODE_PARAMS_v2 *params)
 {
-	struct sim_set set;
-
 	if ((params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4) ||
-	    params->dst % params->elementSize ||
+	    !params->dst || params->dst % params->elementSize ||
 	    (params->height > 1 && params->pitch < params->width * params->elementSize))
 		return CUDA_ERROR_INVALID_VALUE;
-	sim_set_from_params(&set, params);
-	return sim_set_check(&set);
+	return CUDA_SUCCESS;
 }
 
 static CUresult set_event(CUevent handle)

@@ -3,48 +3,56 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gksm_bench.simgpu import SimulatedGpu
+from gksm_bench.simgpu import simulated_gpu
 
-from tests.sim.driver_api import arrays, capture, graphs, kernels, lookup, streams
+from tests.conftest import build_folder
+from tests.sim.driver_api.__main__ import programs
 from tests.support.elf import dynamic_section, dynamic_symbols
 
 ROOT = Path(__file__).parents[2]
-MODULES = (lookup, streams, kernels, graphs, capture, arrays)
-SECONDS = 60
+MODULES = ("lookup", "streams", "kernels", "graphs", "capture", "arrays")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
-
-def programs() -> list[tuple[str, str]]:
-    """Every client program, as module and function."""
-    return [
-        (module.__name__.rpartition(".")[2], name)
-        for module in MODULES
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-    ]
+Run = Callable[[str], dict[str, str | None]]
 
 
-@pytest.mark.parametrize(("module", "program"), programs())
-def test_simcuda(make_gpu: Callable[..., SimulatedGpu], module: str, program: str) -> None:
-    gpu = make_gpu(devices=2, vram=128 << 20, guard=False)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.driver_api", module, program],
-        cwd=ROOT,
-        env=gpu.environment(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def run_module() -> Iterator[Run]:
+    """Runs the client programs of a module once, on two devices; what failed, by name."""
+    results: dict[str, dict[str, str | None]] = {}
+    with simulated_gpu(build_folder(), devices=2, vram=128 << 20, guard=False) as gpu:
+
+        def run(module: str) -> dict[str, str | None]:
+            if module not in results:
+                done = subprocess.run(
+                    [sys.executable, "-m", "tests.sim.driver_api", module],
+                    cwd=ROOT,
+                    env=gpu.environment(),
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    check=True,
+                )
+                results[module] = json.loads(done.stdout)
+            return results[module]
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("module", "program"), [(module, name) for module in MODULES for name in programs(module)]
+)
+@pytest.mark.timeout(600)  # the first of a module runs all of them
+def test_simcuda(run_module: Run, module: str, program: str) -> None:
+    failure = run_module(module)[program]
+    assert failure is None, failure
 
 
 @pytest.mark.parametrize("version", ["12.4", "12.9", "13"])

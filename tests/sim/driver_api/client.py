@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,14 @@ def download(address: int, count: int, dtype: Any = np.uint32) -> np.ndarray:
     return data
 
 
+@cache
+def module_of(_context: int) -> cu.CUmodule:
+    """Loaded once: loading waits for all work of the context, as on a real device."""
+    return ok(cu.cuModuleLoadData(BUILTIN))
+
+
 def kernel(name: str) -> cu.CUfunction:
-    module = ok(cu.cuModuleLoadData(BUILTIN))
+    module = module_of(int(ok(cu.cuCtxGetCurrent())))
     return ok(cu.cuModuleGetFunction(module, name.encode()))
 
 

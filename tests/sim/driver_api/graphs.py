@@ -74,7 +74,7 @@ def launches_of_one_instance_follow_each_other_across_streams() -> None:
     fails(cu.cuStreamQuery(second), ERROR.CUDA_ERROR_NOT_READY)
     flag.release()
     ok(cu.cuStreamSynchronize(second))
-    ok(cu.cuStreamQuery(first))
+    ok(cu.cuStreamSynchronize(first))
     assert download(out, 1)[0] == 5
 
 

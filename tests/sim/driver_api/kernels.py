@@ -147,10 +147,13 @@ def a_touch_of_nothing_kills_the_context_and_no_other() -> None:
     assert download(out, 1)[0] == 3
 
 
-def a_destroyed_context_ends_its_spinning_kernel() -> None:
+def a_dead_context_ends_its_spinning_kernel() -> None:
     doomed = context()
     Flag().hold(stream())
-    ok(cu.cuCtxDestroy(doomed))
+    launch("fill", stream(), 0x7_0000_0000, 1, 7)
+    fails(cu.cuCtxSynchronize(), ERROR.CUDA_ERROR_ILLEGAL_ADDRESS)
+    # Destroyed all the same; the answer is the error that it died of.
+    fails(cu.cuCtxDestroy(doomed), ERROR.CUDA_ERROR_ILLEGAL_ADDRESS)
     context()
     ok(cu.cuCtxSynchronize())
 
