@@ -270,6 +270,46 @@ assert shared() == -2, "the parent is still active"
     run_preloaded(text, libgksm, GKSM_DRIVER=str(driver))
 
 
+def test_where_the_kernel_cannot_empty_pages_in_children_they_still_pass_through(
+    libgksm: Path, driver: Path, folder: Path
+) -> None:
+    source = folder / "nowipe.c"
+    source.write_text("int refused;\nint madvise(void *a, unsigned long b, int c);\n"
+                      "int madvise(void *a, unsigned long b, int c) { refused++; return -1; }\n")
+    text = """
+assert cuda.cuInit(0) == 0
+assert ctypes.c_int.in_dll(ctypes.CDLL(os.environ["OLD_KERNEL"]), "refused").value > 0
+def shared():
+    return cuda.gksm_is_shared(ctypes.c_uint64(1 << 21), ctypes.c_size_t(1),
+                               ctypes.byref(ctypes.c_size_t()))
+child = cuda.syscall(57)
+if child == 0:
+    os._exit(0 if shared() == -38 else 1)
+assert os.waitpid(child, 0)[1] == 0, "the child"
+assert shared() == -2, "the parent is active"
+"""
+    old_kernel = compile_c(folder / "nowipe.so", [source], "-shared")
+    run_preloaded(
+        text, f"{old_kernel}:{libgksm}", GKSM_DRIVER=str(driver), OLD_KERNEL=str(old_kernel)
+    )
+
+
+def test_a_setting_that_makes_no_sense_is_reported_and_the_default_taken(
+    libgksm: Path, driver: Path
+) -> None:
+    text = """
+assert cuda.cuInit(0) == 0
+assert "GKSM_HELLO_WAIT_MS is no number of milliseconds: using 1000" in records(), records()
+assert "GKSM_SOCKET is longer than a socket's path may be (107)" in records(), records()
+short = ctypes.create_string_buffer(100)
+length = cuda.gksm_records(short, ctypes.c_size_t(len(short)))
+assert length == len(short.value) and short.value.endswith(b"\\n"), "whole lines only"
+assert records().startswith(short.value.decode())
+"""
+    run_preloaded(text, libgksm, GKSM_DRIVER=str(driver), GKSM_HELLO_WAIT_MS="soon",
+                  GKSM_SOCKET="/" + "long/" * 30)
+
+
 def test_a_forked_child_does_not_keep_the_parents_connection(
     libgksm: Path, driver: Path, tmp_path: Path
 ) -> None:
