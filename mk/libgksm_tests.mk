@@ -6,8 +6,13 @@ GKSM_TEST_HASH := $(addprefix $(OUT)/libgksm/,hash.o hash_scalar.o hash_avx2.o h
 GKSM_TEST_LINK := $(addprefix $(OUT)/libgksm/,$(patsubst libgksm/src/%.c,%.o,$(wildcard libgksm/src/link*.c)) packet.o)
 GKSM_TEST_BASE := $(addprefix $(OUT)/libgksm/,sync.o thread.o fork.o libc_symbols.o)
 
-.PHONY: libgksm-tests
+.PHONY: libgksm-tests libgksm-sanitized
 libgksm-tests: $(GKSM_TESTS)
+
+# Part of test-asan and test-tsan.
+sanitized: libgksm-sanitized
+libgksm-sanitized: libgksm-tests
+	GKSM_BUILD=$(OUT) $(PY) -m pytest -q tests/unit/test_libgksm_hash.py tests/unit/test_libgksm_link.py tests/unit/test_libgksm_link_hostile.py
 test: libgksm-tests
 
 $(OUT)/tests/%.o: libgksm/tests/%.c
