@@ -22,6 +22,7 @@ struct gksm_pool;
 struct gksm_streams;
 struct gksm_graphs;
 struct gksm_exports;
+struct gksm_functions;
 
 /* Read once, at the first successful cuInit, from the environment. */
 struct gksm_settings {
@@ -54,6 +55,7 @@ struct gksm {
 	struct gksm_primary primaries[GKSM_GPUS_MAX]; /* by CUdevice */
 	_Atomic bool ipc_reported;
 	struct gksm_exports *exports; /* of interpose/export.c, made at first use */
+	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
 };
 
 /*
