@@ -25,7 +25,7 @@ from gksmd.protocol import (
     encode,
     lib,
 )
-from gksmd.quota import Quotas
+from gksmd.quota import LEASES_MAX, Quotas
 from gksmd.vaultlink import PAGE, VaultLink, VaultLostError, received
 from gksmd.wire import FDS_MAX, close_all
 
@@ -92,6 +92,8 @@ class Lookups:
             elif digest in leases:
                 ticket = self.leases.ticket(instance, digest)
                 rows.append(LOOKUP_RESULT.pack(index, PENDING, 0, ticket, 0, 0, 0, 0))
+            elif len(instance.leases) >= LEASES_MAX:
+                rows.append(refused(index))
             else:
                 lease = self.leases.acquire(instance, digest)
                 rows.append(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from gksmd.config import Config, Quota
 from gksmd.model import DomainState, Process, QuotaUse
 
-# Descriptors sent to one process that it has neither attached nor declined.
-GRANTS_MAX = 65_536
-# Tickets that one process has not waited for; the oldest are forgotten.
-TICKETS_MAX = 65_536
+# Of one instance at once. A load has at most 512 of each under way, so these only stop
+# one that never comes to an end with any.
+GRANTS_MAX = 8192  # descriptors sent and neither attached nor declined
+LEASES_MAX = 8192
+TICKETS_MAX = 8192  # the oldest are forgotten
 GPUS_MAX = 64
 # A look-up that would have to wait longer than this for its quota is refused.
 LOOKUP_WAIT_MAX_S = 1.0

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,21 @@ def stay(state: Any, path: Path) -> str:
 def publish_many(state: Any, numbers: list[int]) -> list[tuple[int, int]]:
     found = state.client.lookup(digests(numbers))
     return publish(state, found, numbers)
+
+
+def test_leases_that_are_never_used_are_bounded(daemon: Daemon) -> None:
+    with agents(daemon.socket, 2) as (hoarder, other):
+        outcomes = hoarder.run(hoard, 20_000)
+        assert outcomes == {lib.GKSM_LOOKUP_LEASE: 8192, lib.GKSM_LOOKUP_REFUSED: 20_000 - 8192}
+        assert other.run(load, [30_000])["published"] == [30_000]
+
+
+def hoard(state: Any, count: int) -> Counter[int]:
+    return Counter(
+        found.outcome
+        for first in range(0, count, 500)
+        for found in state.client.lookup(digests(range(first, first + 500)))
+    )
 
 
 def test_everything_a_quota_counted_is_given_back(daemon: Daemon) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +178,23 @@ def test_look_ups_while_the_vault_is_away_are_refused_and_not_left_waiting() -> 
         assert found.reason == lib.GKSM_UNSHARED_DAEMON
 
 
+def test_a_page_whose_fate_at_the_vault_is_unknown_counts_as_published_and_is_given_to_nobody() -> (
+    None
+):
+    """Its publisher must not take it for private: a later gksmd might find it."""
+    with Daemon() as daemon, agents(daemon.socket, 2) as (first, second):
+        first.run(keep_lease, [1])
+        os.kill(daemon.vault_pid, signal.SIGSTOP)
+        first.start(publish_kept, [1])
+        eventually(lambda: daemon.gksmd_fds("memfd:page") == 0, "the descriptor's passing on")
+        time.sleep(0.2)
+        daemon.kill_vault()
+        assert first.answer() == [0]
+        daemon.start_vault()
+        eventually(lambda: daemon.ask("admin", op="info")["vault_up"], "the vault's return")
+        assert second.run(load, [1])["published"] == [1]
+
+
 def test_a_frozen_vault_is_given_up_and_taken_back_when_it_runs_again() -> None:
     with Daemon() as daemon, agents(daemon.socket, 2) as (first, second):
         first.run(publish_new, [1])
@@ -254,12 +271,20 @@ STEPS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Daemon]:
+    """Both of its processes may be killed, if they are started again."""
+    with Daemon(config=SHORT_GRACE) as daemon:
+        yield daemon
+
+
 @pytest.mark.parametrize("killed", ["gksmd", "vault"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 def test_invariant_4_killed_at_any_step_sharing_resumes(
-    killed: str, step: Callable[[Any], None]
+    mortal: Daemon, killed: str, step: Callable[[Any], None]
 ) -> None:
-    with Daemon(config=SHORT_GRACE) as daemon, agents(daemon.socket, 3) as (holder, one, loader):
+    daemon = mortal
+    with agents(daemon.socket, 3) as (holder, one, loader):
         pages = holder.run(publish_new, [1])
         loader.run(keep_lease, [60])
         one.run(step)

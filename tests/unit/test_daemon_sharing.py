@@ -327,6 +327,7 @@ def test_invariant_6_everything_counted_returns_to_zero() -> None:
         with agents(daemon.socket, 1) as (warm_up,):
             warm_up.run(load, [1])
         eventually(lambda: not daemon.ask("status", op="status")["instances"], "its end")
+        eventually(lambda: daemon.pages() == 0, "the end of its page")
         gksmd, vault = daemon.gksmd_fds(), daemon.vault_fds()
         with agents(daemon.socket, 3) as (first, second, third):
             first.run(load, range(100))
