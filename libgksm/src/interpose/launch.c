@@ -82,18 +82,24 @@ GKSM_WRAP(cuLaunchKernel_ptsz)(CUfunction function, unsigned int grid_x, unsigne
 						     parameters, extra));
 }
 
+/* While libgksm is off nobody looks into the application's arguments. */
+static CUstream stream_of(const CUlaunchConfig *config)
+{
+	return gksm_process() && config ? config->hStream : NULL;
+}
+
 GKSM_WRAP(cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction function, void **parameters,
 			    void **extra)
 {
-	return LAUNCH(gksm_stream_plain(config ? config->hStream : NULL), function, parameters,
-		      extra, GKSM_REAL(cuLaunchKernelEx)(config, function, parameters, extra));
+	return LAUNCH(gksm_stream_plain(stream_of(config)), function, parameters, extra,
+		      GKSM_REAL(cuLaunchKernelEx)(config, function, parameters, extra));
 }
 
 GKSM_WRAP(cuLaunchKernelEx_ptsz)(const CUlaunchConfig *config, CUfunction function,
 				 void **parameters, void **extra)
 {
-	return LAUNCH(gksm_stream_per_thread(config ? config->hStream : NULL), function, parameters,
-		      extra, GKSM_REAL(cuLaunchKernelEx_ptsz)(config, function, parameters, extra));
+	return LAUNCH(gksm_stream_per_thread(stream_of(config)), function, parameters, extra,
+		      GKSM_REAL(cuLaunchKernelEx_ptsz)(config, function, parameters, extra));
 }
 
 GKSM_WRAP(cuLaunchCooperativeKernel)(CUfunction function, unsigned int grid_x, unsigned int grid_y,
