@@ -140,3 +140,14 @@ def test_variants_of_a_wrapped_name_are_wrapped_too(
     bases = {base_name(name) for name in wrapped}
     variants = {f.name for f in functions if base_name(f.name) in bases}
     assert variants - known == set()
+
+
+def test_what_libgksm_calls_without_asking_is_what_it_demands_of_a_driver() -> None:
+    source = ROOT / "libgksm" / "src"
+    needed = set(re.findall(r"X\((cu\w+)\)", (source / "needed.c").read_text()))
+    called, asked = set(), {"cuInit"}
+    for path in source.rglob("*.c"):
+        for name, then in re.findall(r"\bdriver(?:\.|->)(cu\w+)(\s*\(?)", path.read_text()):
+            (called if "(" in then else asked).add(name)
+    assert len(called) > 20
+    assert called - asked - needed == set(), "add them to needed.c, or ask before the call"
