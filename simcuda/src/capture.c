@@ -118,7 +118,7 @@ static void capture_free(struct sim_capture *capture, bool keep_graph)
 		pthread_mutex_lock(&sim_graph_lock);
 		if (sim_live_is(capture->graph, SIM_LIVE_GRAPH))
 			sim_graph_free(capture->graph);
-		pthread_mutex_unlock(&sim_graph_lock);
+		sim_graph_unlock();
 	}
 	free(capture);
 }
@@ -162,7 +162,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
 	if (!graph) {
 		pthread_mutex_lock(&sim_graph_lock);
 		capture->graph = sim_graph_new();
-		pthread_mutex_unlock(&sim_graph_lock);
+		sim_graph_unlock();
 	}
 	captured = capture->graph ? sim_capture_join(capture, stream) : NULL;
 	if (!captured || sim_frontier_add(&captured->frontier, dependencies, data, count)) {
@@ -196,33 +196,55 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
 	return begin(stream, mode, graph, dependencies, data, count);
 }
 
-/* Marks what the node depends on, itself included. */
-static void mark_ancestors(CUgraphNode node)
+/*
+ * Marks what the nodes depend on, themselves included: 1 seen, 2 followed. Round by
+ * round from the newest node to the oldest, because almost every edge leads to an
+ * older one; a graph may be too deep to recurse.
+ */
+static void mark_ancestors(CUgraph graph, const struct sim_frontier *from)
 {
-	if (node->mark)
-		return;
-	node->mark = 1;
-	for (size_t i = 0; i < node->edge_count; i++)
-		mark_ancestors(node->edges[i].from);
+	bool more = true;
+
+	for (size_t i = 0; i < from->count; i++)
+		if (sim_live_is(from->nodes[i], SIM_LIVE_NODE) && !from->nodes[i]->mark)
+			from->nodes[i]->mark = 1;
+	while (more) {
+		more = false;
+		for (size_t i = graph->count; i--;) {
+			CUgraphNode node = graph->nodes[i];
+
+			if (node->mark != 1)
+				continue;
+			node->mark = 2;
+			for (size_t e = 0; e < node->edge_count; e++) {
+				CUgraphNode older = node->edges[e].from;
+
+				if (older->mark)
+					continue;
+				older->mark = 1;
+				more = more || older->index > i;
+			}
+		}
+	}
 }
 
 /* All that other streams captured must lead into what the origin waits for. */
 static bool all_joined(struct sim_capture *capture)
 {
 	struct sim_captured *origin = sim_captured_of(capture->origin);
+	CUgraph graph = capture->graph;
 	bool joined = true;
 
 	pthread_mutex_lock(&sim_graph_lock);
-	for (size_t i = 0; i < capture->graph->count; i++)
-		capture->graph->nodes[i]->mark = 0;
-	for (size_t i = 0; i < origin->frontier.count; i++)
-		mark_ancestors(origin->frontier.nodes[i]);
-	for (size_t i = 0; i < capture->released.count; i++)
-		mark_ancestors(capture->released.nodes[i]);
+	for (size_t i = 0; i < graph->count; i++)
+		graph->nodes[i]->mark = 0;
+	mark_ancestors(graph, &origin->frontier);
+	mark_ancestors(graph, &capture->released);
 	for (struct sim_captured *at = capture->streams; at; at = at->next)
 		for (size_t i = 0; i < at->frontier.count; i++)
-			joined = joined && at->frontier.nodes[i]->mark;
-	pthread_mutex_unlock(&sim_graph_lock);
+			joined = joined && sim_live_is(at->frontier.nodes[i], SIM_LIVE_NODE) &&
+				 at->frontier.nodes[i]->mark;
+	sim_graph_unlock();
 	return joined;
 }
 
@@ -250,7 +272,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
 	} else {
 		struct sim_capture *capture = captured->capture;
 
-		if (capture->invalid)
+		if (capture->invalid || !sim_live_is(capture->graph, SIM_LIVE_GRAPH))
 			result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 		else if (!all_joined(capture))
 			result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

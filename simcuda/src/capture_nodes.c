@@ -35,7 +35,7 @@ static CUresult append(struct sim_captured *captured, CUgraphNodeParams *params)
 	else
 		result = sim_node_add(capture->graph, params->type, params, frontier->nodes,
 				      frontier->data, frontier->count, &node);
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	if (result == CUDA_SUCCESS) {
 		frontier->count = 0;
 		if (sim_frontier_add(frontier, &node, NULL, 1))
@@ -237,4 +237,26 @@ CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event, un
 					  recorded->frontier.data, recorded->frontier.count))
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
 	return leave(CUDA_SUCCESS);
+}
+
+/* A stream of the context that takes part in any capture; NULL: none does. */
+static struct sim_stream *captured_stream_of(const struct sim_context *context)
+{
+	struct sim_stream *found = NULL;
+
+	pthread_mutex_lock(&sim_capture_lock);
+	for (struct sim_capture *capture = sim_captures; capture; capture = capture->next)
+		for (struct sim_captured *at = capture->streams; at; at = at->next)
+			if (at->stream->context == context)
+				found = at->stream;
+	pthread_mutex_unlock(&sim_capture_lock);
+	return found;
+}
+
+void sim_capture_context_gone(struct sim_context *context)
+{
+	struct sim_stream *stream;
+
+	while ((stream = captured_stream_of(context)))
+		sim_capture_stream_gone(stream);
 }

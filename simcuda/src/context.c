@@ -92,6 +92,7 @@ void sim_context_destroy(struct sim_context *context)
 	/* A healthy context finishes what it was given. */
 	if (!atomic_load(&context->error))
 		sim_context_wait(context);
+	sim_capture_context_gone(context);
 	atomic_store(&context->destroyed, true);
 	sim_context_drain(context);
 	sim_context_events_gone(context);

@@ -151,7 +151,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity, CUexecAffinityType 
 	if (sim_root.config.claim != SIM_CLAIM_MPS)
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	affinity->type = type;
-	affinity->param.smCount.val = SIM_SM_COUNT;
+	affinity->param.smCount.val = sim_sm_count();
 	return CUDA_SUCCESS;
 }
 
@@ -178,7 +178,7 @@ static CUresult peer_set(CUcontext handle, bool wanted, CUresult otherwise)
 		return result;
 	if (peer == context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (peer->device == context->device)
+	if (peer->device == context->device || sim_root.config.claim == SIM_CLAIM_MIG)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	surface = sim_surface_of(context);
 	if (!surface)

@@ -4,7 +4,11 @@
 
 #include "sim.h"
 
-#define SIM_SM_COUNT 132u
+/* Of a device; a MIG instance has one of seven slices. */
+static inline unsigned sim_sm_count(void)
+{
+	return sim_root.config.claim == SIM_CLAIM_MIG ? 16 : 132;
+}
 
 struct CUmod_st;
 

@@ -16,7 +16,7 @@ static CUresult whole(CUdevResource *resource, CUdevResourceType type)
 	if (type != CU_DEV_RESOURCE_TYPE_SM)
 		return CUDA_ERROR_INVALID_RESOURCE_TYPE;
 	*resource = (CUdevResource){.type = type};
-	resource->sm.smCount = SIM_SM_COUNT;
+	resource->sm.smCount = sim_sm_count();
 	resource->sm.minSmPartitionSize = GROUP;
 	resource->sm.smCoscheduledAlignment = GROUP;
 	return CUDA_SUCCESS;
@@ -108,7 +108,7 @@ CUresult cuDevSmResourceSplit(CUdevResource *result, unsigned int groups,
 			params[i].coscheduledSmCount ? params[i].coscheduledSmCount : GROUP;
 		unsigned sms = params[i].smCount;
 
-		if (align % GROUP_LOOSE || align > SIM_SM_COUNT)
+		if (align % GROUP_LOOSE || align > sim_sm_count())
 			return CUDA_ERROR_INVALID_VALUE;
 		if (!sms)
 			sms = left / align * align;

@@ -53,11 +53,12 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
 		return result;
 	if (!name || bytes <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	snprintf(name, (size_t)bytes, "simcuda H200 (simulated)");
+	snprintf(name, (size_t)bytes, "simcuda H200%s (simulated)",
+		 sim_root.config.claim == SIM_CLAIM_MIG ? " MIG 1g.18gb" : "");
 	return CUDA_SUCCESS;
 }
 
-/* v1 names the whole GPU, also on a MIG instance; simcuda's instance is its GPU. */
+/* v1 names the whole GPU, also on a MIG instance: another one than v2 does. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
 	struct sim_device *device;
@@ -68,12 +69,22 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 	if (!uuid)
 		return CUDA_ERROR_INVALID_VALUE;
 	*uuid = device->uuid;
+	if (sim_root.config.claim == SIM_CLAIM_MIG)
+		uuid->bytes[15] ^= 1;
 	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
-	return cuDeviceGetUuid(uuid, ordinal);
+	struct sim_device *device;
+	CUresult result = sim_device_get(ordinal, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!uuid)
+		return CUDA_ERROR_INVALID_VALUE;
+	*uuid = device->uuid;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
@@ -222,7 +233,13 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format
 	return CUDA_SUCCESS;
 }
 
-/* Two devices reach each other's memory over a simulated PCIe, without native atomics. */
+/* Two devices reach each other's memory over a simulated PCIe, without native atomics;
+ * MIG instances do not. */
+static bool peers(const struct sim_device *first, const struct sim_device *second)
+{
+	return first != second && sim_root.config.claim != SIM_CLAIM_MIG;
+}
+
 CUresult cuDeviceCanAccessPeer(int *possible, CUdevice ordinal, CUdevice peer)
 {
 	struct sim_device *first, *second;
@@ -234,7 +251,7 @@ CUresult cuDeviceCanAccessPeer(int *possible, CUdevice ordinal, CUdevice peer)
 		return result;
 	if (!possible)
 		return CUDA_ERROR_INVALID_VALUE;
-	*possible = first != second;
+	*possible = peers(first, second);
 	return CUDA_SUCCESS;
 }
 
@@ -259,7 +276,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
 		*value = 0;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-		*value = 1;
+		*value = peers(first, second);
 		return CUDA_SUCCESS;
 	case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
 		*value = 0;

@@ -4,6 +4,7 @@
  * except where simcuda cannot do what would be promised (RDMA, dma-buf, fabric and
  * multicast, compression, pageable access). An attribute that is not named here is 0.
  */
+#include "context_api.h"
 #include "device_api.h"
 
 static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
@@ -22,7 +23,6 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
 	[CU_DEVICE_ATTRIBUTE_CLOCK_RATE] = 1980000,
 	[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT] = 512,
 	[CU_DEVICE_ATTRIBUTE_GPU_OVERLAP] = 1,
-	[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT] = 132,
 	[CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY] = 1,
 	[CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH] = 131072,
 	[CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH] = 131072,
@@ -125,6 +125,9 @@ bool sim_device_attribute(const struct sim_device *device, CUdevice_attribute at
 		break;
 	case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
 		*value = sim_root.config.claim == SIM_CLAIM_MPS;
+		break;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+		*value = (int)sim_sm_count();
 		break;
 	default:
 		*value = attributes[attribute];

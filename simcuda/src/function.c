@@ -345,7 +345,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 		if (blocks * threads > best) {
 			best = blocks * threads;
 			*block = threads;
-			*grid = blocks * (int)SIM_SM_COUNT;
+			*grid = blocks * (int)sim_sm_count();
 		}
 	}
 	return CUDA_SUCCESS;
@@ -405,7 +405,7 @@ CUresult cuOccupancyMaxActiveClusters(int *count, CUfunction function, const CUl
 	unsigned threads = config->blockDimX * config->blockDimY * config->blockDimZ;
 	if (!cluster || cluster > 16 || !threads || threads > THREADS_MAX)
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-	*count = active_blocks((int)threads, config->sharedMemBytes) * (int)SIM_SM_COUNT /
+	*count = active_blocks((int)threads, config->sharedMemBytes) * (int)sim_sm_count() /
 		 (int)cluster;
 	return CUDA_SUCCESS;
 }

@@ -279,7 +279,7 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_graph_lock);
 	*graph = sim_graph_new();
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return *graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -294,7 +294,7 @@ CUresult cuGraphDestroy(CUgraph graph)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		sim_graph_free(graph);
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 
@@ -311,6 +311,6 @@ CUresult cuGraphClone(CUgraph *clone, CUgraph graph)
 		*clone = sim_graph_clone(graph);
 		result = *clone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }

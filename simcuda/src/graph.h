@@ -75,6 +75,8 @@ struct CUgraph_st {
 };
 
 extern pthread_mutex_t sim_graph_lock;
+/* Unlocks, then runs the destructors of user objects that lost their last user. */
+void sim_graph_unlock(void);
 
 /* NULL: no memory. */
 CUgraph sim_graph_new(void);

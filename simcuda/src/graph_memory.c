@@ -100,7 +100,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute att
 	default:
 		result = CUDA_ERROR_INVALID_VALUE;
 	}
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 
@@ -118,7 +118,7 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute att
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&sim_graph_lock);
 	reserved[ordinal].high = reserved[ordinal].current;
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return CUDA_SUCCESS;
 }
 

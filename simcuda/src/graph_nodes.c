@@ -17,7 +17,7 @@ CUresult sim_graph_enter(void)
 
 CUresult sim_graph_leave(CUresult result)
 {
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "context_api.h"
 #include "launch.h"
 #include "module.h"
 #include "surface.h"
@@ -148,7 +149,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
 			&blocks, function, (int)(block_x * block_y * block_z), shared);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if ((uint64_t)grid_x * grid_y * grid_z > (uint64_t)blocks * 132)
+	if ((uint64_t)grid_x * grid_y * grid_z > (uint64_t)blocks * sim_sm_count())
 		return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 	return launch(function, &dims, stream, kernel_params, NULL);
 }

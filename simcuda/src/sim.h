@@ -371,6 +371,8 @@ CUresult sim_capture_refuse(struct sim_stream *stream);
 CUresult sim_capture_unsafe_call(struct sim_context *context);
 /* The stream is destroyed while capturing. */
 void sim_capture_stream_gone(struct sim_stream *stream);
+/* The same for every stream of a context that ends. No locks held. */
+void sim_capture_context_gone(struct sim_context *context);
 
 /* What graph nodes enqueue when their graph is launched. */
 CUresult sim_host_func_enqueue(struct sim_stream *stream, CUhostFn function, void *user_data);

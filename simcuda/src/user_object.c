@@ -12,17 +12,38 @@ struct CUuserObject_st {
 	unsigned users;
 	CUhostFn destroy;
 	void *pointer;
+	struct CUuserObject_st *next; /* doomed */
 };
 
-/* sim_graph_lock. The destructor must not call CUDA, so it may run under the lock. */
+/* Nobody's any more; their destructors wait until the lock is given back. */
+static struct CUuserObject_st *doomed;
+
+/* sim_graph_lock. */
 static void put(CUuserObject object, unsigned count)
 {
 	object->users -= count;
 	if (object->users)
 		return;
 	sim_live_remove(object);
-	object->destroy(object->pointer);
-	free(object);
+	object->next = doomed;
+	doomed = object;
+}
+
+/* A destructor is the program's code and may take its locks, which another thread may
+ * hold while it waits for ours. */
+void sim_graph_unlock(void)
+{
+	struct CUuserObject_st *gone = doomed;
+
+	doomed = NULL;
+	pthread_mutex_unlock(&sim_graph_lock);
+	while (gone) {
+		struct CUuserObject_st *next = gone->next;
+
+		gone->destroy(gone->pointer);
+		free(gone);
+		gone = next;
+	}
 }
 
 void sim_retained_free(CUgraph graph)
@@ -77,7 +98,7 @@ CUresult cuUserObjectCreate(CUuserObject *object, void *pointer, CUhostFn destro
 		free(made);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	*made = (struct CUuserObject_st){count, destroy, pointer};
+	*made = (struct CUuserObject_st){count, destroy, pointer, NULL};
 	*object = made;
 	return CUDA_SUCCESS;
 }
@@ -93,7 +114,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		object->users += count;
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 
@@ -108,7 +129,7 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		put(object, count);
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 
@@ -127,7 +148,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	else if (!(flags & CU_GRAPH_USER_OBJECT_MOVE))
 		object->users += count;
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }
 
@@ -155,6 +176,6 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
 			break;
 		}
 	}
-	pthread_mutex_unlock(&sim_graph_lock);
+	sim_graph_unlock();
 	return result;
 }

@@ -172,6 +172,10 @@ def the_legacy_stream_cannot_take_part() -> None:
     instance = ok(cu.cuGraphInstantiate(graph, 0))
     fails(cu.cuGraphLaunch(instance, 0), ERROR.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
     fails(cu.cuStreamEndCapture(blocking), ERROR.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+    out = alloc(4)
+    ok(cu.cuStreamBeginCapture(blocking, RELAXED))
+    fails(cu.cuMemsetD32Async(out, 1, 1, 0), ERROR.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+    fails(cu.cuStreamEndCapture(blocking), ERROR.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
 
 
 def separate_captures_cannot_merge() -> None:
@@ -245,3 +249,22 @@ def a_destroyed_stream_ends_its_capture() -> None:
     ok(cu.cuStreamBeginCapture(work, GLOBAL))
     ok(cu.cuStreamDestroy(work))
     ok(cu.cuMemAlloc(64))
+
+
+def a_destroyed_context_ends_the_captures_of_its_streams() -> None:
+    doomed = context()
+    ok(cu.cuStreamBeginCapture(stream(), GLOBAL))
+    ok(cu.cuCtxDestroy(doomed))
+    context()
+    ok(cu.cuMemAlloc(64))
+
+
+def a_graph_destroyed_during_its_capture_spoils_it() -> None:
+    context()
+    work, out = stream(), alloc(8)
+    graph = ok(cu.cuGraphCreate(0))
+    ok(cu.cuStreamBeginCaptureToGraph(work, graph, None, None, 0, GLOBAL))
+    ok(cu.cuMemsetD32Async(out, 6, 1, work))
+    ok(cu.cuGraphDestroy(graph))
+    fails(cu.cuMemsetD32Async(out, 6, 1, work), ERROR.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+    fails(cu.cuStreamEndCapture(work), ERROR.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)

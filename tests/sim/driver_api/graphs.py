@@ -260,3 +260,21 @@ def a_large_graph_runs_in_order() -> None:
         last = ok(cu.cuGraphAddMemsetNode(graph, before, len(before or ()), params, current))
     run_graph(graph)
     assert np.uint32(1999) == download(out, 1)[0]
+
+
+def user_objects_live_as_long_as_a_graph_holds_them() -> None:
+    context()
+    gone = []
+    kept, destroy = host_function(lambda: gone.append(1))
+    no_sync = int(cu.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+    held = ok(cu.cuUserObjectCreate(0, destroy, 1, no_sync))
+    graph = ok(cu.cuGraphCreate(0))
+    move = int(cu.CUuserObjectRetain_flags.CU_GRAPH_USER_OBJECT_MOVE)
+    ok(cu.cuGraphRetainUserObject(graph, held, 1, move))
+    instance = ok(cu.cuGraphInstantiate(graph, 0))
+    ok(cu.cuGraphDestroy(graph))
+    assert gone == []
+    ok(cu.cuGraphExecDestroy(instance))
+    assert gone == [1]
+    fails(cu.cuUserObjectRelease(held, 1), ERROR.CUDA_ERROR_INVALID_VALUE)
+    assert kept is not None

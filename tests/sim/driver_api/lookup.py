@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 from cuda.bindings import driver as cu
 
@@ -135,3 +136,24 @@ def private_tables_are_unknown() -> None:
     uuid = (ctypes.c_ubyte * 16)(*range(16))
     assert library.cuGetExportTable(ctypes.byref(table), uuid) == 500
     assert table.value is None
+
+
+def an_older_driver_does_not_know_newer_symbols() -> None:
+    os.environ["SIMCUDA_DRIVER_VERSION"] = "12040"
+    ok(cu.cuInit(0))
+    assert ok(cu.cuDriverGetVersion()) == 12040
+    query = cu.CUdriverProcAddressQueryResult
+    assert _find("cuStreamGetCaptureInfo", 13000)[0] == _symbol("cuStreamGetCaptureInfo_v3")
+    assert _find("cuCtxCreate", 13000)[0] == _symbol("cuCtxCreate_v3")
+    assert _find("cuGraphGetId", 13010) == (0, query.CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+
+
+def a_mig_instance_is_not_its_gpu() -> None:
+    os.environ["SIMCUDA_CLAIM"] = "mig"
+    ok(cu.cuInit(0))
+    library, whole = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(16)
+    part = ctypes.create_string_buffer(16)
+    assert library.cuDeviceGetUuid(whole, 0) == library.cuDeviceGetUuid_v2(part, 0) == 0
+    assert whole.raw != part.raw
+    assert b"MIG" in ok(cu.cuDeviceGetName(64, 0))
+    assert ok(cu.cuDeviceCanAccessPeer(0, 1)) == 0
