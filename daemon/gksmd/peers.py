@@ -85,6 +85,11 @@ class Peers:
             )
             return
         process = self.state.processes.get(connection.identity.key)
+        box = connection.identity.container
+        if box is not None and box not in self.state.containers:
+            # Never decided by the rules for bare processes instead.
+            refuse(connection, message.seq, -errno.EACCES, "its container has ended")
+            return
         if process is None:
             decision = self._decision(connection.identity)
             domain = self.pages.domain(decision.domain.name, self._host_copies(decision))
@@ -152,9 +157,8 @@ class Peers:
         return process
 
     def _decision(self, identity: Identity) -> Decision:
-        container = self.state.containers.get(identity.container or "")
-        if container is not None:
-            return container.decision
+        if identity.container is not None:
+            return self.state.containers[identity.container].decision
         return self.decide(
             Subject(
                 uid=identity.uid,

@@ -15,10 +15,12 @@ from gksmd.model import DomainState, Process, QuotaUse
 
 # Of one instance at once. A load has at most 512 of each under way, so these only stop
 # one that never comes to an end with any.
-GRANTS_MAX = 8192  # descriptors sent and neither attached nor declined
+# Descriptors sent and neither attached nor declined: those that a client leaves unread
+# count against the limit that the kernel sets to all of gksmd's user.
+GRANTS_MAX = 4096
 LEASES_MAX = 8192
 TICKETS_MAX = 8192  # the oldest are forgotten
-GPUS_MAX = 64
+GPUS_MAX = 16
 # A look-up that would have to wait longer than this for its quota is refused.
 LOOKUP_WAIT_MAX_S = 1.0
 

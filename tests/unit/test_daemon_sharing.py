@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from gksmd.client import Client
 from gksmd.protocol import lib, text
 
 from tests.support.agents import (
@@ -90,6 +93,25 @@ def test_invariant_2_a_container_shares_with_no_other_by_default(daemon: Daemon)
         assert first.run(load, [1, 2])["published"] == [1, 2]
         assert second.run(load, [1, 2])["published"] == [1, 2]
         assert third.run(load, [1, 2])["attached"] == [1, 2]
+
+
+def test_invariant_2_a_container_that_ended_before_hello_is_not_taken_for_a_bare_process(
+    daemon: Daemon,
+) -> None:
+    path = daemon.prepare("brief")
+    with Agent() as late:
+        late.run(dial, path)
+        daemon.ask("runtime", op="forget", id="brief")
+        assert late.run(greet) == (-errno.EACCES, "its container has ended")
+
+
+def dial(state: Any, path: Path) -> None:
+    state.client = Client(path)
+
+
+def greet(state: Any) -> tuple[int, str]:
+    message = state.client.hello()
+    return message.status, text(state.client.welcome.reason)
 
 
 def test_invariant_2_a_page_id_of_another_domain_names_nothing() -> None:
