@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 from gksm_bench.simgpu import Probe, SimulatedGpu, memory_probe, simulated_gpu
 from gksm_bench.stack import Stack, wait_until
+from hypothesis import HealthCheck, settings
 
 from tests.support.remote import Remote
 
 VRAM = 512 << 20
 ROOT = Path(__file__).parents[1]
+
+# A busy machine is no failure.
+settings.register_profile("gksm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gksm")
 
 
 def pytest_report_header() -> str:
