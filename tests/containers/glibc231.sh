@@ -91,6 +91,7 @@ rm -f "$root/etc/ld.so.cache"
 run no-driver by-name
 run no-driver linked
 echo /opt/driver >"$root/etc/ld.so.conf"
+rm -rf "$root/tmp/simcuda" # what another build of simcuda left there is of no use
 mkdir -p "$root/tmp/simcuda"
 # Both formats of the loader's cache.
 for format in compat new; do
