@@ -86,8 +86,15 @@ class Container:
     id: str
     decision: Decision
     sharing: Sharing = Sharing.ON
+    cgroup: str = ""  # in the unified hierarchy, once it is bound
     sharing_reason: str = ""
     usage: QuotaUse = field(default_factory=QuotaUse)
+
+    def holds(self, cgroup: str) -> bool | None:
+        """Whether a process of ``cgroup`` is in it; None where that cannot be told."""
+        if self.cgroup in ("", "/"):
+            return None
+        return cgroup == self.cgroup or cgroup.startswith(self.cgroup + "/")
 
 
 @dataclass(slots=True, eq=False)
@@ -384,7 +391,7 @@ class State:
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
-    departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=64))
+    departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=16))
 
     @property
     def instances(self) -> list[Instance]:

@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 from collections import deque
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 from gksmd.commits import retire
@@ -28,11 +29,14 @@ from gksmd.lookups import Lookups
 from gksmd.model import Departed, Identity, Process, QuotaUse, Sharing, State
 from gksmd.pages import Pages
 from gksmd.protocol import CONTROL, HELLO, WELCOME, Message, ProtocolError, clip, encode, lib, text
+from gksmd.quota import Quotas
 from gksmd.requests import Requests
 from gksmd.segments import Segments
 
 LOG = logging.getLogger("gksmd.peers")
 HELLO_S = 5.0
+ROOM_POLL_S = 0.005
+DEPARTED_REPORTS = 64  # kept of each process that has ended
 FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT
 _ACTIONS = {
     Sharing.ON: lib.GKSM_CONTROL_RESUME,
@@ -52,6 +56,7 @@ class Peers:
     leases: Leases
     segments: Segments
     lookups: Lookups
+    quotas: Quotas
     requests: Requests
     greeting: dict[Connection, asyncio.TimerHandle] = field(default_factory=dict)
 
@@ -64,14 +69,29 @@ class Peers:
 
     def handle(self, connection: Connection, message: Message) -> Work:
         """HELLO first, then requests."""
-        if connection.process is not None:
-            return self.requests.handle(connection, message)
+        process = connection.process
+        if process is not None:
+            work = self.requests.handle(connection, message)
+            return work and self._metered(connection, process, message, work)
         for fd in message.fds:
             os.close(fd)
         if message.type != lib.GKSM_HELLO or message.fds:
             raise ProtocolError("the first message is not HELLO")
         self._hello(connection, message)
         return None
+
+    async def _metered(
+        self, connection: Connection, process: Process, message: Message, work: Awaitable[None]
+    ) -> None:
+        """Let a request that takes a while wait until there is room for it in the quota."""
+        size = len(message.head) + len(message.entries)
+        while not self.quotas.room_in_flight(process, size) and not connection.closed:
+            await asyncio.sleep(ROOM_POLL_S)
+        self.quotas.count_in_flight(process, size)
+        try:
+            await work
+        finally:
+            self.quotas.count_in_flight(process, -size)
 
     def _hello(self, connection: Connection, message: Message) -> None:
         head = HELLO.read(message.head)
@@ -215,7 +235,12 @@ class Peers:
         self.state.processes.pop(process.identity.key, None)
         self.pages.tidy(process.domain)
         self.state.departed.append(
-            Departed(process.identity, process.domain.name, time.time(), tuple(process.reports))
+            Departed(
+                process.identity,
+                process.domain.name,
+                time.time(),
+                tuple(process.reports)[-DEPARTED_REPORTS:],
+            )
         )
 
     # Off and on.

@@ -86,6 +86,7 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
+            self._quotas,
             requests,
         )
         self._listeners: dict[str | None, Listener] = {}
@@ -140,6 +141,10 @@ class Server:
                 del self.state.containers[container_id]
                 raise
         return path
+
+    def bind_container(self, container_id: str, cgroup: str) -> None:
+        """See ``core.Core``."""
+        self.state.containers[container_id].cgroup = cgroup
 
     def close_container(self, container_id: str) -> None:
         """See ``core.Core``."""
@@ -244,9 +249,14 @@ class Server:
         if listener.container is None:
             if identity.uid not in self.config.bare_uids:
                 return f"uid {identity.uid} is not in bare.uids of gksm.toml"
+            boxes = self.state.containers.values()
+            if inside := next((box.id for box in boxes if box.holds(identity.cgroup)), ""):
+                return f"it is in container {inside}, which has a socket of its own"
             # Bare processes count one by one elsewhere; here all of a uid together.
             limit = self.config.quota.domain.connections
         else:
+            if self.state.containers[listener.container].holds(identity.cgroup) is False:
+                return f"it is not in container {listener.container}, whose socket this is"
             limit = self.config.quota.container.connections
         use = self._charged(listener, identity)
         if limit and use.connections >= limit:

@@ -128,6 +128,28 @@ def test_what_one_process_spends_another_of_its_domain_still_has() -> None:
     assert quotas.lookup_wait(other, 100, 5.0) == 0.0
 
 
+def test_requests_beyond_what_may_be_in_flight_wait_for_room() -> None:
+    config = Config(quota=Quotas(container=Quota(bytes_in_flight=100), domain=Quota()))
+    quotas, one = Applied(config), process(DomainState("d"))
+    assert quotas.room_in_flight(one, 1000)  # alone, even a large one is served
+    quotas.count_in_flight(one, 60)
+    assert quotas.room_in_flight(one, 40)
+    assert not quotas.room_in_flight(one, 41)
+    quotas.count_in_flight(one, -60)
+    assert quotas.room_in_flight(one, 41)
+
+
+def test_little_room_in_flight_makes_a_container_slow_and_not_wrong() -> None:
+    with Daemon(config="quota.container.bytes_in_flight = 1000") as daemon:
+        path = daemon.prepare("narrow")
+        with agents(path, 3) as three:
+            for agent in three:
+                agent.start(load, list(range(1, 201)))
+            done = [agent.answer() for agent in three]
+        assert sum(len(one["published"]) for one in done) == 200
+        assert sum(len(one["attached"]) for one in done) == 400
+
+
 def test_pages_beyond_the_quota_stay_private_and_the_next_may_load_them() -> None:
     with (
         Daemon(config="quota.container.published_pages = 3") as daemon,
