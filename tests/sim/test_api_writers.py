@@ -5,22 +5,17 @@ anything but the page."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import pytest
-from gksm_bench.simgpu import simulated_gpu
-from gksm_bench.stack import Stack
 
-from tests.conftest import VRAM, build_folder
+from tests.support.actors import entry_point_actors
 from tests.support.entry_points import SIZE, launchers, readers, writers
 from tests.support.pages import PAGE, content, digest
 from tests.support.remote import Remote
 
 OFFSET = 12 * 1024
-PROGRAM = "tests.support.entry_points"
 SEEDS = count(1_000_000)
 
 
@@ -50,16 +45,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    logs: Path = tmp_path_factory.mktemp("actors")
-    with ExitStack() as undo:
-        gpu = undo.enter_context(simulated_gpu(build_folder(), vram=VRAM))
-        stack = undo.enter_context(Stack(gpu))
-        actors = []
-        for name in ("writer", "other"):
-            actor = Remote(stack.environment(), logs / name, program=PROGRAM)
-            undo.callback(actor.kill)
-            actor.prepare()
-            actors.append(actor)
+    with entry_point_actors(tmp_path_factory.mktemp("actors"), 2) as actors:
         yield Pair(*actors)
 
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from gksm_bench.simgpu import SimulatedGpu
 
+from tests.support.actors import entry_point_actors
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote, RemoteError
 
-PROGRAM = "tests.support.entry_points"
 BYTES = 2 * PAGE + 12345
 INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED = 1, 500, 801
 BUFFER_ID = 7
@@ -22,18 +21,21 @@ ASKED = [n for n in range(1, 22) if n not in {P2P_TOKENS, SYNC_MEMOPS}]
 SPOTS = [0, 1, PAGE - 1, PAGE, BYTES - 1]
 
 
-@pytest.fixture
-def managed(sharer: Callable[..., Remote]) -> Remote:
-    remote = sharer(program=PROGRAM)
-    remote.prepare()
-    return remote
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Remote]]:
+    """A process with libgksm in it, and one without."""
+    with entry_point_actors(tmp_path_factory.mktemp("actors"), 1, plain=1) as actors:
+        yield actors
 
 
 @pytest.fixture
-def plain(gpu: SimulatedGpu, make_remote: Callable[..., Remote]) -> Remote:
-    remote = make_remote(gpu.environment(), program=PROGRAM)
-    remote.prepare()
-    return remote
+def managed(both: list[Remote]) -> Remote:
+    return both[0]
+
+
+@pytest.fixture
+def plain(both: list[Remote]) -> Remote:
+    return both[1]
 
 
 def relative(attribute: int, data: str, remote: Remote, base: int) -> Any:

@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
+from tests.support.actors import entry_point_actors
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote
 
-PROGRAM = "tests.support.entry_points"
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 A_WHILE = 0.3  # seconds; a call that does not wait is over long before
 
 
-@pytest.fixture
-def process(sharer: Callable[..., Remote]) -> Remote:
-    remote = sharer(program=PROGRAM)
-    remote.prepare()
-    return remote
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    with entry_point_actors(tmp_path_factory.mktemp("actors"), 1) as (actor,):
+        yield actor
 
 
 def free_waits(process: Remote, flag: int) -> None:

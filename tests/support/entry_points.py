@@ -49,6 +49,14 @@ ROWS, PITCH = 3, 256
 PATTERN = bytes(1 + n % 251 for n in range(ROWS * SIZE))
 WORD = 0x1234_5678_9ABC_DEF0
 IN_STREAM_ORDER = 1
+# gksm.toml for a machine that may be too busy to answer in the times meant for a real one.
+PATIENT = """
+[guard]
+hold_deadline_ms = 10000
+stall_budget_ms = 1000
+[load]
+order_wait_ms = 10000
+"""
 
 Expected = dict[int, bytes]
 
