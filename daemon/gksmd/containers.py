@@ -88,6 +88,7 @@ class Registry:
         self._core.open_container(name, Decision(record.domain, record.reason))
         if record.pid:
             self._watch(name, record.pid, record.start_ticks)
+            self._core.bind_container(name, record.cgroup)
         else:
             self._expect_bind(name, self._prepare_seconds - age)
 
@@ -134,7 +135,8 @@ class Registry:
             timer.cancel()
         record.pid = pid
         record.start_ticks = start_ticks
-        record.cgroup = _cgroup(pid) or record.cgroup
+        record.cgroup = _cgroup(pid)
+        self._core.bind_container(name, record.cgroup)
         try:
             self._save(record)
         except OSError as error:

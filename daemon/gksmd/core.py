@@ -29,6 +29,12 @@ class Core(Protocol):
         call does not change the decision. OSError if the socket cannot be made.
         """
 
+    def bind_container(self, container_id: str, cgroup: str) -> None:
+        """Its processes are in ``cgroup`` or below; no other may use its socket from now on.
+
+        "" or "/": that cannot be told apart on this host.
+        """
+
     def close_container(self, container_id: str) -> None:
         """Close and remove its socket; its processes go when they die. Idempotent."""
 

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 from gksm_bench.stack import Stack, wait_until
+from gksmd.client import Client
+from gksmd.domains import Decision, Domain
+from gksmd.model import Container
+from gksmd.protocol import WELCOME, lib, text
 
 from tests.support.control import alone, ask, daemon, must
 from tests.support.member import member
@@ -129,6 +133,56 @@ def test_a_container_that_ended_while_gksmd_was_dead_is_not_restored(
     assert folders(stack) == []
 
 
+def test_a_container_s_socket_serves_nobody_of_another_cgroup(
+    stack: Stack, init: subprocess.Popen[bytes]
+) -> None:
+    """Whoever got hold of the socket, by a leaked mount or a volume in common."""
+    prepared = runtime(stack, op="prepare", container=BOX)
+    runtime(stack, op="bind", id="box1", pid=init.pid)
+    stack.kill_gksmd()
+    # As if it had started in a cgroup of its own, which takes root to make.
+    path = stack.run_dir / "state" / "containers" / "box1.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["cgroup"] = "/elsewhere"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    stack.restart_dead()
+    with Client(Path(prepared["socket"])) as client, pytest.raises(OSError, match="not in"):
+        refused(client)
+
+
+def test_a_process_in_a_container_cannot_pass_for_a_bare_one(
+    stack: Stack, init: subprocess.Popen[bytes]
+) -> None:
+    runtime(stack, op="prepare", container=BOX)
+    runtime(stack, op="bind", id="box1", pid=init.pid)
+    stack.kill_gksmd()
+    own = next(
+        (
+            line[3:]
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if line[:3] == "0::"
+        ),
+        "/",
+    )
+    if own == "/":
+        pytest.skip("this process has no cgroup of its own")
+    path = stack.run_dir / "state" / "containers" / "box1.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["cgroup"] = own
+    path.write_text(json.dumps(record), encoding="utf-8")
+    stack.restart_dead()
+    with Client(stack.run_dir / "gksm.sock") as client, pytest.raises(OSError, match="box1"):
+        refused(client)
+
+
+def refused(client: Client) -> None:
+    """Say HELLO; OSError with the reason if that is refused."""
+    message = client.receive()
+    assert message.type == lib.GKSM_WELCOME
+    if message.status:
+        raise OSError(text(WELCOME.read(message.head).reason))
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"facts": 3}', b"\xff" * 100])
 def test_a_damaged_state_file_is_dropped_and_stops_nothing(stack: Stack, content: bytes) -> None:
     stack.kill_gksmd()
@@ -136,3 +190,22 @@ def test_a_damaged_state_file_is_dropped_and_stops_nothing(stack: Stack, content
     path.write_bytes(content)
     stack.restart_dead()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "cgroup", "held"),
+    [
+        ("/docker/a", "/docker/a", True),
+        ("/docker/a", "/docker/a/init.scope", True),
+        ("/docker/a", "/docker/ab", False),
+        ("/docker/a", "/docker", False),
+        ("/docker/a", "", False),
+        ("/", "/anything", None),
+        ("", "/anything", None),
+    ],
+)
+def test_a_container_holds_its_cgroup_and_what_is_below(
+    own: str, cgroup: str, held: bool | None
+) -> None:
+    box = Container("box1", Decision(Domain("team"), ""), cgroup=own)
+    assert box.holds(cgroup) is held
