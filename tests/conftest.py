@@ -15,6 +15,7 @@ from gksm_bench.stack import Stack, wait_until
 from hypothesis import HealthCheck, settings
 
 from tests.support.remote import Remote
+from tests.support.sanitizers import around
 
 VRAM = 512 << 20
 ROOT = Path(__file__).parents[1]
@@ -94,7 +95,7 @@ def stack(gpu: SimulatedGpu, make_stack: MakeStack) -> Stack:
 @pytest.fixture
 def probe(gpu: SimulatedGpu, tmp_path: Path) -> Iterator[Probe]:
     """What the simulated hardware says is used."""
-    with memory_probe(gpu.environment(), tmp_path / "probe.log") as probe:
+    with memory_probe(around(gpu.build, gpu.environment()), tmp_path / "probe.log") as probe:
         yield probe
 
 
