@@ -160,3 +160,35 @@ def test_an_allocation_of_nothing_is_refused_as_by_the_driver(
             remote.alloc_bytes(0)
         codes.append(refused.value.code)
     assert codes == [INVALID_VALUE, INVALID_VALUE]
+
+
+def shares(process: Remote, address: int) -> bool:
+    """Whether a load of a page ends in sharing it."""
+    process.load(address, [1])
+    return bool(process.shared_pages(address, 1) == 1)
+
+
+def test_memory_registered_with_a_nic_is_private_until_it_is_freed(managed: Remote) -> None:
+    base = managed.alloc(2)
+    assert shares(managed, base)
+    assert shares(managed, base + PAGE)
+    for _ in range(3):
+        managed.sync_memops(base + 4096)
+        assert managed.shared_pages(base, 2) == 0
+    assert managed.digests(base, 2) == digests([1, 1])
+    assert not shares(managed, base)
+    assert not shares(managed, base + PAGE)
+    managed.free(base)
+    base = managed.alloc(2)
+    assert shares(managed, base)
+    managed.free(base)
+
+
+def test_an_export_that_the_driver_refuses_binds_nothing(managed: Remote, plain: Remote) -> None:
+    base, unmanaged = managed.alloc(2), plain.alloc(2)
+    # Sizes and addresses must be whole host pages.
+    assert plain.range_handle(unmanaged + 1, 77) != 0
+    assert managed.range_handle(base + 1, 77) != 0
+    assert shares(managed, base)
+    managed.free(base)
+    plain.free(unmanaged)

@@ -877,6 +877,19 @@ class EntryPointActor(Actor):
             self.api.call("cuMemRelease", handle.value)
         return code
 
+    def sync_memops(self, address: int) -> None:
+        """What a program does before it registers memory with a NIC."""
+        sync_memops = 6
+        value = ctypes.c_uint(1)
+        self.api.call("cuPointerSetAttribute", byref(value), sync_memops, address)
+
+    def range_handle(self, address: int, nbytes: int) -> int:
+        """A dma-buf for the range; the CUresult."""
+        dma_buf = 1
+        handle = c_int(-1)
+        arguments = (ctypes.addressof(handle), address, nbytes, dma_buf, 0)
+        return self.status("cuMemGetHandleForAddressRange", *arguments)
+
     def context_handle(self) -> int:
         return self.api.context
 
