@@ -199,8 +199,7 @@ SIM_API CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_at
 	known = about_make(ptr, &about);
 	for (unsigned i = 0; i < numAttributes && result == CUDA_SUCCESS; i++) {
 		if (attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
-		    attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ||
-		    !data[i]) {
+		    attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE || !data[i]) {
 			result = CUDA_ERROR_INVALID_VALUE;
 			break;
 		}
