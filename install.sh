@@ -219,7 +219,12 @@ install_all() {
 	done
 	put "$source/configs/sysusers.d/gksm.conf" "$prefix/lib/sysusers.d/gksm.conf"
 	put "$source/configs/tmpfiles.d/gksm.conf" "$prefix/lib/tmpfiles.d/gksm.conf"
-	put_config "$source/configs/gksm.toml" "$sysconfdir/gksm/gksm.toml"
+	case $prefix in
+	# systemd looks for units there; elsewhere nobody would start the vault's.
+	/usr | /usr/*) cp "$source/configs/gksm.toml" "$work/gksm.toml" ;;
+	*) sed 's/^mode = "service"$/# mode = "spawn"/' "$source/configs/gksm.toml" >"$work/gksm.toml" ;;
+	esac
+	put_config "$work/gksm.toml" "$sysconfdir/gksm/gksm.toml"
 	put_config "$source/configs/domains.toml" "$sysconfdir/gksm/domains.toml"
 	keep_old_releases
 	drop_stale

@@ -401,7 +401,8 @@ def _vault(host: Host) -> Finding:
             name="gksm-vault",
             verdict="fail",
             reason=f"it does not answer ({error.strerror}), so nobody new can attach",
-            way_out="start it (systemctl start gksm-vault)",
+            way_out="start it (systemctl start gksm-vault), or let gksmd do so with "
+            'vault.mode = "spawn" in gksm.toml',
         )
     return Finding(name="gksm-vault", verdict="ok", reason="it answers")
 
