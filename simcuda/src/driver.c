@@ -106,19 +106,18 @@ CUresult cuGetProcAddress(const char *symbol, void **address, int version, cuuin
 	return lookup(symbol, address, version, flags, &status);
 }
 
-/* A caller that takes the status is told there, and the call itself succeeds. */
+/* From version 2 on the call succeeds also when nothing was found: a NULL address and
+ * the status tell. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *status)
 {
 	CUdriverProcAddressQueryResult own;
-	CUresult result;
 
 	if (lookup_arguments_bad(symbol, address, version, flags))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = lookup(symbol, address, version, flags, &own);
-	if (!status)
-		return result;
-	*status = own;
+	lookup(symbol, address, version, flags, &own);
+	if (status)
+		*status = own;
 	return CUDA_SUCCESS;
 }
 

@@ -99,10 +99,12 @@ def environment(build: Path, folder: Path, tests: Path, *, libgksm: bool) -> dic
     return result
 
 
-def run_tests(build: Path, tests: Path, *, libgksm: bool, seconds: int) -> Results:
-    """Run every module in one process, as its authors do."""
+def run_tests(build: Path, tests: Path, lists: Lists, *, libgksm: bool, seconds: int) -> Results:
+    """Run every module that is not excluded as a whole, in one process."""
     folder_of_tests = tests / "cuda_bindings" / "tests"
-    modules = [name for name in MODULES if (folder_of_tests / name).exists()]
+    modules = [
+        name for name in MODULES if name not in lists.excluded and (folder_of_tests / name).exists()
+    ]
     if "test_cuda.py" not in modules:
         raise ConformanceError(f"{folder_of_tests} has no test_cuda.py: see the README")
     with tempfile.TemporaryDirectory(prefix="conformance-") as made:
@@ -154,17 +156,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
     options = parser.parse_args(arguments)
+    lists = Lists.read(HERE)
     try:
         results = run_tests(
             options.build,
             options.tests.absolute(),
+            lists,
             libgksm=options.with_libgksm,
             seconds=options.timeout,
         )
     except (ConformanceError, subprocess.TimeoutExpired) as error:
         print(error, file=sys.stderr)
         return 1
-    return judge(results, Lists.read(HERE))
+    return judge(results, lists)
 
 
 if __name__ == "__main__":

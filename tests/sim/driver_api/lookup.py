@@ -68,6 +68,9 @@ def status_tells_unknown_from_too_new() -> None:
     missing = int(ERROR.CUDA_ERROR_NOT_FOUND)
     out = ctypes.byref(address)
     assert library.cuGetProcAddress(b"cuNoSuchCall", out, 12000, ctypes.c_uint64(0)) == missing
+    newer = (b"cuNoSuchCall", out, 12000, ctypes.c_uint64(0), None)
+    assert library.cuGetProcAddress_v2(*newer) == int(OK)
+    assert address.value is None
     assert library.cuGetProcAddress(b"cuMemAlloc", out, 12000, ctypes.c_uint64(0)) == int(OK)
     assert address.value == _symbol("cuMemAlloc_v2")
     both = ctypes.c_uint64(int(LEGACY) | int(PER_THREAD))
