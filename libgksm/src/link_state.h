@@ -42,7 +42,7 @@
 #define LINK_QUEUE_BYTES (4u << 20) /* one-way messages that wait for a slow daemon */
 
 #define LINK_MS 1000000ull
-#define LINK_REQUEST_NS (3000 * LINK_MS) /* for a reply */
+#define LINK_REQUEST_NS (5000 * LINK_MS) /* for a reply */
 #define LINK_SILENCE_NS (2000 * LINK_MS) /* then, without a sign of life: reconnect */
 #define LINK_STATE_NS (5000 * LINK_MS)	 /* for each step of coming up */
 #define LINK_LOOK_NS (2000 * LINK_MS)	 /* a sleep ends, to see whether the fds are still ours */
