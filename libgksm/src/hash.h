@@ -25,15 +25,15 @@ struct gksm_pool *gksm_pool_start(unsigned threads);
 /* For each i: copies sources[i] (GKSM_PAGE_SIZE bytes) to snapshots[i], reading
  * every source byte exactly once, and hashes the snapshot into hashes[i]. A NULL
  * source: the snapshot is there already, hash it only. */
-void gksm_pool_snapshot(struct gksm_pool *pool, const void *const *sources,
-			void *const *snapshots, struct gksm_hash128 *hashes, size_t count);
+void gksm_pool_snapshot(struct gksm_pool *pool, const void *const *sources, void *const *snapshots,
+			struct gksm_hash128 *hashes, size_t count);
 
 /* equal[i] = the two pages have the same bytes. */
 void gksm_pool_compare(struct gksm_pool *pool, const void *const *left, const void *const *right,
 		       bool *equal, size_t count);
 
 /* Plain page copies, in parallel. */
-void gksm_pool_copy(struct gksm_pool *pool, void *const *destinations,
-		    const void *const *sources, size_t count);
+void gksm_pool_copy(struct gksm_pool *pool, void *const *destinations, const void *const *sources,
+		    size_t count);
 
 #endif
