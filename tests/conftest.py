@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gksm_bench.processes import tail
 from gksm_bench.simgpu import Probe, SimulatedGpu, memory_probe, simulated_gpu
 from gksm_bench.stack import Stack, wait_until
 from hypothesis import HealthCheck, settings
@@ -62,9 +63,17 @@ def make_stack() -> Iterator[MakeStack]:
     with ExitStack() as undo:
 
         def make(gpu: SimulatedGpu, **options: Any) -> Stack:
-            return undo.enter_context(Stack(gpu, **options))
+            stack = undo.enter_context(Stack(gpu, **options))
+            undo.callback(tell_logs, stack)
+            return stack
 
         yield make
+
+
+def tell_logs(stack: Stack) -> None:
+    """For the report of a test that fails."""
+    for name in ("gksmd", "gksm-vault"):
+        print(f"{name}:\n{tail(stack.log(name), 40)}")
 
 
 @pytest.fixture
