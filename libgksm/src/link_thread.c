@@ -235,7 +235,10 @@ static bool flush(struct gksm_link *link)
 			not_sent(link);
 			return true;
 		}
-		if (result && (lost_peer(result) || !packet->request)) {
+		/* EBADF is about the packet's own fds, if it has any. */
+		link->robbed =
+			result == -ENOTSOCK || (result == -EBADF && !packet->header.fd_count);
+		if (result && (lost_peer(result) || link->robbed || !packet->request)) {
 			not_sent(link);
 			return false;
 		}

@@ -79,6 +79,17 @@ def test_without_a_socket_the_wait_ends_at_once(build: Path, tmp_path: Path) -> 
     client.finish()
 
 
+def test_a_daemon_that_says_nothing_holds_nobody_up(
+    daemon: ScriptedDaemon, client: LinkClient
+) -> None:
+    silent = daemon.accept()
+    assert client.ask("wait 100").split()[0] == str(ETIMEDOUT)
+    assert client.ask("lookup 0 1 1") == str(ENOTCONN)
+    silent.rest()
+    daemon.up()
+    client.until("up", "1")
+
+
 def test_a_gpu_asked_for_while_down_is_opened_once_the_daemon_is_there(
     daemon: ScriptedDaemon, client: LinkClient
 ) -> None:
