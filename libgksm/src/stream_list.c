@@ -220,6 +220,24 @@ bool gksm_stream_capturing(struct gksm *process, CUstream stream)
 	return streams && atomic_load(&streams->captures) && gksm_capturing(stream);
 }
 
+void gksm_relaxed_enter(struct gksm *process, struct gksm_relaxed *relaxed)
+{
+	struct gksm_streams *streams = __atomic_load_n(&process->streams, __ATOMIC_ACQUIRE);
+
+	relaxed->entered = false;
+	if (!streams || !atomic_load(&streams->captures))
+		return;
+	relaxed->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	relaxed->entered =
+		GKSM_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed->mode) == CUDA_SUCCESS;
+}
+
+void gksm_relaxed_leave(struct gksm_relaxed *relaxed)
+{
+	if (relaxed->entered)
+		GKSM_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed->mode);
+}
+
 void gksm_capture_begins(struct gksm *process, CUstream stream)
 {
 	struct gksm_streams *streams = gksm_streams_of(process);

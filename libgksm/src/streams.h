@@ -38,6 +38,20 @@ int gksm_wait_order(struct gksm *process, CUstream stream, int timeout_ms);
 bool gksm_stream_capturing(struct gksm *process, CUstream stream);
 
 /*
+ * While a thread captures in GLOBAL mode, calls that might be unsafe are forbidden to
+ * every thread that is not in RELAXED mode, and the capture is spoiled. What the core
+ * does is in no capture's way: it runs between these two. The driver's own call, made
+ * for the program, does not.
+ */
+struct gksm_relaxed {
+	bool entered;
+	CUstreamCaptureMode mode;
+};
+
+void gksm_relaxed_enter(struct gksm *process, struct gksm_relaxed *relaxed);
+void gksm_relaxed_leave(struct gksm_relaxed *relaxed);
+
+/*
  * For the wrappers. What a stream still has to do cannot be asked of it once it is
  * destroyed or part of a capture; these look before that happens.
  */

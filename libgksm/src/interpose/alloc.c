@@ -7,14 +7,37 @@
 #include "alloc.h"
 
 #include "interpose/outside.h"
+#include "streams.h"
 #include "wrap.h"
+
+static bool alloc(struct gksm *process, CUdeviceptr *address, size_t bytes, CUresult *result)
+{
+	struct gksm_relaxed relaxed;
+	bool served;
+
+	gksm_relaxed_enter(process, &relaxed);
+	served = gksm_alloc(process, address, bytes, result);
+	gksm_relaxed_leave(&relaxed);
+	return served;
+}
+
+static bool release(struct gksm *process, CUdeviceptr address, CUresult *result)
+{
+	struct gksm_relaxed relaxed;
+	bool served;
+
+	gksm_relaxed_enter(process, &relaxed);
+	served = gksm_free(process, address, result);
+	gksm_relaxed_leave(&relaxed);
+	return served;
+}
 
 GKSM_WRAP(cuMemAlloc_v2)(CUdeviceptr *address, size_t bytes)
 {
 	struct gksm *process = gksm_process();
 	CUresult result;
 
-	if (process && address && gksm_alloc(process, address, bytes, &result))
+	if (process && address && alloc(process, address, bytes, &result))
 		return result;
 	return GKSM_REAL(cuMemAlloc_v2)(address, bytes);
 }
@@ -25,7 +48,7 @@ GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
 	CUresult result;
 
 	if (process && address) {
-		if (gksm_free(process, address, &result))
+		if (release(process, address, &result))
 			return result;
 		gksm_wait_outside(process, -1);
 	}

@@ -74,6 +74,9 @@ bool gksm_call_load(struct gksm *process, CUdeviceptr destination, CUdeviceptr s
 /* A host address as spans want it. */
 #define GKSM_HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
 
+/* gksm_pin, in no capture's way (streams.h). */
+CUresult gksm_pin_relaxed(struct gksm *process, const struct gksm_span *spans, size_t count);
+
 /* The NULL stream means another stream in each of the two families of names. */
 static inline CUstream gksm_stream_plain(CUstream stream)
 {

@@ -12,6 +12,7 @@
 
 #include "access.h"
 #include "alloc.h"
+#include "interpose/call.h"
 #include "report.h"
 #include "wrap.h"
 
@@ -24,7 +25,7 @@ CUresult gksm_export_pin(struct gksm *process, CUdeviceptr address, size_t bytes
 {
 	struct gksm_span span = span_of(address, bytes);
 
-	return gksm_is_ours(process, address) ? gksm_pin(process, &span, 1) : CUDA_SUCCESS;
+	return gksm_is_ours(process, address) ? gksm_pin_relaxed(process, &span, 1) : CUDA_SUCCESS;
 }
 
 void gksm_export_unpin(struct gksm *process, CUdeviceptr address, size_t bytes)

@@ -8,26 +8,27 @@
 #include "interpose/call.h"
 #include "interpose/graph_ranges.h"
 
-#define NODE(fill, real_call)                                                               \
-	({                                                                                  \
-		struct gksm *process_ = gksm_process();                                     \
-		struct gksm_spans spans;                                                    \
-		CUresult added_ = CUDA_SUCCESS;                                             \
-                                                                                            \
-		gksm_spans_init(&spans);                                                    \
-		if (process_) {                                                             \
-			fill;                                                               \
-		}                                                                           \
-		if (process_)                                                               \
-			added_ = spans.lost ? CUDA_ERROR_OUT_OF_MEMORY                      \
-					    : gksm_pin(process_, spans.items, spans.count); \
-		if (added_ == CUDA_SUCCESS) {                                               \
-			added_ = (real_call);                                               \
-			if (process_)                                                       \
-				gksm_unpin(process_, spans.items, spans.count);             \
-		}                                                                           \
-		gksm_spans_free(&spans);                                                    \
-		added_;                                                                     \
+#define NODE(fill, real_call)                                                                    \
+	({                                                                                       \
+		struct gksm *process_ = gksm_process();                                          \
+		struct gksm_spans spans;                                                         \
+		CUresult added_ = CUDA_SUCCESS;                                                  \
+                                                                                                 \
+		gksm_spans_init(&spans);                                                         \
+		if (process_) {                                                                  \
+			fill;                                                                    \
+		}                                                                                \
+		if (process_)                                                                    \
+			added_ = spans.lost                                                      \
+					 ? CUDA_ERROR_OUT_OF_MEMORY                              \
+					 : gksm_pin_relaxed(process_, spans.items, spans.count); \
+		if (added_ == CUDA_SUCCESS) {                                                    \
+			added_ = (real_call);                                                    \
+			if (process_)                                                            \
+				gksm_unpin(process_, spans.items, spans.count);                  \
+		}                                                                                \
+		gksm_spans_free(&spans);                                                         \
+		added_;                                                                          \
 	})
 
 static void fill_operations(struct gksm_spans *spans,

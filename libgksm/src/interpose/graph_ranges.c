@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "interpose/call.h"
 #include "interpose/graphs.h"
 #include "process.h"
 #include "wrap.h"
@@ -122,7 +123,7 @@ CUresult gksm_page_set_pin(struct gksm *process, const struct gksm_page_set *pag
 	size_t i;
 
 	for (i = 0; result == CUDA_SUCCESS && i < pages->count; i++)
-		result = gksm_pin(process, &pages->items[i].span, 1);
+		result = gksm_pin_relaxed(process, &pages->items[i].span, 1);
 	if (result == CUDA_SUCCESS)
 		return result;
 	/* the one that failed holds nothing */

@@ -17,6 +17,7 @@ struct launch {
 static CUresult begin_gated(struct launch *launch, struct gksm *process, CUfunction function,
 			    void **parameters, void **extra)
 {
+	struct gksm_relaxed relaxed;
 	struct gksm_words words;
 	CUresult result;
 
@@ -25,7 +26,9 @@ static CUresult begin_gated(struct launch *launch, struct gksm *process, CUfunct
 		gksm_words_kernel(&words, function, parameters, extra);
 	else
 		gksm_words_unknown(&words);
+	gksm_relaxed_enter(process, &relaxed);
 	result = gksm_launch_begin(process, words.items, words.count, &launch->access);
+	gksm_relaxed_leave(&relaxed);
 	launch->gated = result == CUDA_SUCCESS;
 	gksm_words_free(&words);
 	return result;
