@@ -8,6 +8,7 @@
 
 #include "alloc.h"
 #include "host.h"
+#include "queue.h"
 
 /* The most of pageable memory that one call stages; more makes the call wait. */
 #define STAGE_MAX ((size_t)64 << 20)
@@ -237,6 +238,5 @@ CUresult sim_copy_enqueue(struct sim_stream *stream, const struct sim_copy *copy
 		 op->width * op->height * op->depth <= STAGE_MAX && stage(op);
 	if (!copy->graph && ((op->from.pageable && !staged) || op->to.pageable))
 		wait = true;
-	result = sim_enqueue(stream, &op->op);
-	return result == CUDA_SUCCESS && wait ? sim_stream_wait(stream) : result;
+	return wait ? sim_enqueue_and_wait(stream, &op->op) : sim_enqueue(stream, &op->op);
 }

@@ -268,6 +268,33 @@ CUresult sim_enqueue_after(struct sim_stream *stream, struct sim_op *op, struct 
 	return result;
 }
 
+CUresult sim_enqueue_and_wait(struct sim_stream *stream, struct sim_op *op)
+{
+	struct sim_context *context = stream->context;
+	CUresult result;
+	uint64_t sequence;
+
+	op->stream = stream;
+	op->next = NULL;
+	op->dependencies = NULL;
+	lock();
+	result = append(stream, op, NULL);
+	if (result != CUDA_SUCCESS) {
+		dependencies_drop(op);
+		unlock();
+		op->release(op);
+		return result;
+	}
+	/* The op itself may be gone at any time from here on. */
+	sequence = op->sequence;
+	stream->users++;
+	while (stream->completed < sequence)
+		pthread_cond_wait(&sim_root.progress, &sim_root.queue_lock);
+	stream_put(stream);
+	unlock();
+	return sim_context_error(context);
+}
+
 CUresult sim_enqueue(struct sim_stream *stream, struct sim_op *op)
 {
 	return sim_enqueue_after(stream, op, NULL);

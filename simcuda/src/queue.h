@@ -16,6 +16,9 @@ struct sim_dependency {
 	struct sim_fence *fence; /* until it is done */
 };
 
+/* As sim_enqueue, and returns when this op has ended: later ones are not waited for. */
+CUresult sim_enqueue_and_wait(struct sim_stream *stream, struct sim_op *op);
+
 /* NULL: no memory. The stream has one user, its handle. */
 struct sim_stream *sim_stream_new(struct sim_context *context, unsigned flags, int priority);
 /* The handle is gone; work already enqueued still runs. id: the stream's; nothing is

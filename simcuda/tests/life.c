@@ -279,6 +279,32 @@ static void the_device_keeps_its_identity_from_process_to_process(void)
 	CHECK(waitpid(pid, &status, 0) == pid && !status);
 }
 
+static void two_devices_have_separate_memory_and_names(void)
+{
+	CUcontext contexts[2];
+	CUuuid uuids[2];
+	CUdeviceptr at[2];
+	uint32_t word;
+
+	setenv("SIMCUDA_DEVICES", "2", 1);
+	OK(cuInit(0));
+	for (int i = 0; i < 2; i++) {
+		OK(cuCtxCreate_v2(&contexts[i], 0, i));
+		OK(cuDeviceGetUuid_v2(&uuids[i], i));
+		OK(cuMemAlloc_v2(&at[i], PAGE));
+		CHECK(used() == PAGE);
+	}
+	CHECK(memcmp(&uuids[0], &uuids[1], sizeof(uuids[0])));
+	OK(cuCtxSetCurrent(contexts[0]));
+	OK(cuMemsetD32_v2(at[0], 8, 1));
+	OK(cuMemcpyPeer(at[1], contexts[1], at[0], contexts[0], 4));
+	OK(cuMemcpyDtoH_v2(&word, at[1], 4));
+	CHECK(word == 8);
+	OK(cuCtxDestroy_v2(contexts[1]));
+	OK(cuCtxSetCurrent(contexts[0]));
+	CHECK(used() == PAGE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct fact facts[] = {
@@ -291,6 +317,7 @@ int main(int argc, char **argv)
 		FACT(memory_of_a_killed_parent_is_free_while_its_forked_child_lives),
 		FACT(no_descriptors_are_left_when_everything_is_released),
 		FACT(a_full_descriptor_table_is_an_error_and_not_a_crash),
+		FACT(two_devices_have_separate_memory_and_names),
 		FACT(the_device_keeps_its_identity_from_process_to_process),
 	};
 
