@@ -216,7 +216,7 @@ static void hold_a_fault_briefly(int channel)
 {
 	begin();
 	CUdeviceptr at = pages_new(1, CU_MEM_ACCESS_FLAGS_PROT_READ);
-	struct guard guard = guard_open(at, 1, 2000);
+	struct guard guard = guard_open(at, 1, 4000);
 
 	atomic_store(&guard.states[0], GKSM_STATE_HOLD_WRITES);
 	launch_fill(NULL, at, 16, 1);

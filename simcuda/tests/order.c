@@ -176,6 +176,7 @@ static void a_copy_to_pageable_memory_is_done_when_the_call_returns(void)
 struct blocked {
 	CUcontext context;
 	CUdeviceptr at;
+	_Atomic pid_t thread;
 	_Atomic int done;
 };
 
@@ -184,9 +185,31 @@ static void *free_it(void *argument)
 	struct blocked *blocked = argument;
 
 	OK(cuCtxSetCurrent(blocked->context));
+	atomic_store(&blocked->thread, gettid());
 	OK(cuMemFree_v2(blocked->at));
 	atomic_store(&blocked->done, 1);
 	return NULL;
+}
+
+/* Until the thread sleeps, and goes on sleeping, in the call it has announced. */
+static void wait_asleep(_Atomic pid_t *thread)
+{
+	int asleep = 0;
+
+	while (asleep < 20) {
+		char path[64], state = '?';
+		FILE *file;
+
+		usleep(1000);
+		snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(thread));
+		file = fopen(path, "r");
+		if (file && fscanf(file, "%*d %*s %c", &state) == 1 && state == 'S')
+			asleep++;
+		else
+			asleep = 0;
+		if (file)
+			fclose(file);
+	}
 }
 
 static void *copy_it(void *argument)
@@ -211,7 +234,7 @@ static void a_free_waits_for_the_contexts_work_and_copies_queue_up_behind_it(voi
 	copying.at = words_new();
 	hold_back(stream_new(CU_STREAM_NON_BLOCKING), &latch);
 	CHECK(!pthread_create(&threads[0], NULL, free_it, &freeing));
-	usleep(50000);
+	wait_asleep(&freeing.thread);
 	CHECK(!pthread_create(&threads[1], NULL, copy_it, &copying));
 	usleep(50000);
 	CHECK(!atomic_load(&freeing.done));
