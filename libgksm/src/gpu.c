@@ -9,6 +9,7 @@
 #include "cow.h"
 #include "guard.h"
 #include "link.h"
+#include "refusal.h"
 #include "report.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
@@ -92,11 +93,18 @@ static void open_at_daemon(struct gksm_gpu *gpu, size_t total_bytes)
 
 static struct gksm_gpu *make(struct gksm *process, CUdevice device)
 {
-	struct gksm_gpu *gpu = calloc(1, sizeof(*gpu));
+	const char *refusal = gksm_refusal(process, device);
+	struct gksm_gpu *gpu;
 	size_t total_bytes = 0;
 	CUuuid uuid;
 	int error;
 
+	if (refusal) {
+		gksm_report(process, GKSM_WARNING, "GPU %d is left alone: %s", (int)device,
+			    refusal);
+		return NULL;
+	}
+	gpu = calloc(1, sizeof(*gpu));
 	if (!gpu)
 		return NULL;
 	gpu->process = process;

@@ -10,6 +10,7 @@
 #include "fork.h"
 #include "gksm/guard.h"
 #include "gpu.h"
+#include "refusal.h"
 #include "report.h"
 
 static gksm_sim_guard_open *sim_guard(void)
@@ -35,9 +36,15 @@ static bool fault_guard_possible(struct gksm *process)
 
 uint64_t gksm_guards_possible(struct gksm *process)
 {
-	uint64_t guards =
-		1u << GKSM_GUARD_OFF | 1u << GKSM_GUARD_SEAL | 1u << GKSM_GUARD_OPTIMISTIC;
+	uint64_t guards = 1u << GKSM_GUARD_OFF;
+	const char *refusal = gksm_refusal(process, 0);
 
+	/* gksmd then says off, and why, to whoever asks. */
+	if (refusal) {
+		gksm_report(process, GKSM_WARNING, "GPU 0 is left alone: %s", refusal);
+		return guards;
+	}
+	guards |= 1u << GKSM_GUARD_SEAL | 1u << GKSM_GUARD_OPTIMISTIC;
 	if (fault_guard_possible(process))
 		guards |= 1u << GKSM_GUARD_FAULT;
 	return guards;
