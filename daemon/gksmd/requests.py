@@ -22,13 +22,9 @@ from gksmd.guards import choose_guard
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
-    PAGE_BYTES,
     Instance,
-    Page,
-    Process,
     Report,
     Segment,
-    Sharing,
     State,
 )
 from gksmd.pages import Pages
@@ -40,9 +36,6 @@ from gksmd.protocol import (
     GPU_REF,
     LEASE_ENTRY,
     PAGE_ENTRY,
-    PUBLISH,
-    PUBLISH_ENTRY,
-    PUBLISH_RESULT,
     REPORT,
     SEGMENT,
     SEGMENT_GET,
@@ -54,10 +47,10 @@ from gksmd.protocol import (
     lib,
     text,
 )
-from gksmd.quota import GPUS_MAX, Quotas
+from gksmd.publications import Publications
+from gksmd.quota import GPUS_MAX
+from gksmd.replies import process_of, reply
 from gksmd.segments import NoSegmentError, Segments
-from gksmd.vaultlink import PAGE, Item, VaultLink, VaultLostError, VaultRefusedError
-from gksmd.wire import close_all
 
 REPORT_CHARS = 512
 
@@ -72,8 +65,7 @@ class Requests:
     leases: Leases
     segments: Segments
     lookups: Lookups
-    quotas: Quotas
-    vault: VaultLink
+    publications: Publications
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +78,7 @@ class Requests:
             lib.GKSM_USAGE: self.usage,
             lib.GKSM_LOOKUP: self.lookups.lookup,
             lib.GKSM_WAIT: self.lookups.wait,
-            lib.GKSM_PUBLISH: self.publish,
+            lib.GKSM_PUBLISH: self.publications.publish,
             lib.GKSM_LEASE_DROP: self.lease_drop,
             lib.GKSM_SEGMENT_GET: self.segment_get,
             lib.GKSM_SEGMENT_SEAL: self.segment_seal,
@@ -167,93 +159,6 @@ class Requests:
         """Take over the counts of an instance."""
         row = USAGE.unpack(USAGE.fit(message.head))
         report(connection.instance(row[0]), usage_from(row), time.monotonic())
-
-    def publish(self, connection: Connection, message: Message) -> Work:
-        """Enter pages that the loader has filled; their descriptors go to the vault."""
-        try:
-            head = PUBLISH.read(message.head)
-            instance = connection.instance(head.gpu)
-            rows = [tuple(row[:4]) for row in PUBLISH_ENTRY.rows(message)]
-            if not message.fds_lost and len(rows) != len(message.fds):
-                raise ProtocolError("a PUBLISH needs one descriptor a page")
-            if head.kind > 63:
-                raise ProtocolError(f"kind {head.kind}")
-        except ProtocolError:
-            close_all(message.fds)
-            raise
-        return self._publish(connection, message, instance, head.kind, rows)
-
-    async def _publish(
-        self,
-        connection: Connection,
-        message: Message,
-        instance: Instance,
-        kind: int,
-        rows: list[tuple[int, bytes, int, int]],
-    ) -> None:
-        status = self._may_publish(instance, kind, message)
-        results: list[tuple[int, int]] = []  # page id, status
-        new: list[tuple[int, Page]] = []  # index, page
-        kept: list[int] = []
-        leases = []
-        for index, (token, digest, segment_id, offset) in enumerate(rows):
-            lease = instance.leases.get(token)
-            if lease is None or lease.hash != digest or lease.publishing:
-                self.state.counters.publish_stale += 1
-                results.append((0, -errno.ESTALE))
-                continue
-            page = None if status else self.pages.new_page(instance, digest, kind)
-            if page is None:
-                results.append((0, status or -errno.EDQUOT))
-                self.leases.give_up(lease)
-                continue
-            self.leases.publishing(lease)
-            if segment_id:
-                self.segments.attach(instance.process, page, segment_id, offset)
-            results.append((page.id, 0))
-            new.append((index, page))
-            leases.append(lease)
-            kept.append(message.fds[index])
-        used = set(kept)
-        close_all(fd for fd in message.fds if fd not in used)
-        attachable, failed = True, 0
-        if new:
-            try:
-                await self.vault.put([_item(page) for _, page in new], kept)
-            except VaultLostError:
-                # It may have been stored and may yet be seen by a later gksmd, so the
-                # publisher must treat its page as published.
-                attachable = False
-            except VaultRefusedError as error:
-                failed = error.status
-        for (index, page), lease in zip(new, leases, strict=True):
-            if failed:
-                results[index] = (0, failed)
-                self.pages.discard(page)
-                self.leases.give_up(lease)
-                continue
-            self.pages.publish(instance, page, attachable=attachable)
-            self.leases.fulfil(lease, page)
-            self.pages.drop_if_left(page)
-        if instance.process.ended:
-            self.pages.tidy(instance.table.domain)
-        reply(
-            connection,
-            message,
-            lib.GKSM_PUBLISHED,
-            entries=b"".join(PUBLISH_RESULT.pack(page_id, s, 0) for page_id, s in results),
-            entry_bytes=PUBLISH_RESULT.size,
-        )
-
-    def _may_publish(self, instance: Instance, kind: int, message: Message) -> int:
-        """0, or why nothing of a whole PUBLISH is taken."""
-        process = instance.process
-        if message.fds_lost:
-            self.state.counters.fds_exhausted += 1
-            return -errno.EMFILE
-        if process.sharing != Sharing.ON or not process.decision.domain.kind_mask >> kind & 1:
-            return -errno.EPERM
-        return 0
 
     def lease_drop(self, connection: Connection, message: Message) -> None:
         """The loader gives up; somebody else may load these pages."""
@@ -351,36 +256,6 @@ class Requests:
         process.reports.append(Report(head.time_ns, head.severity, line))
 
 
-def process_of(connection: Connection) -> Process:
-    """The process of a connection that has said HELLO."""
-    if connection.process is None:
-        raise ProtocolError("no HELLO")
-    return connection.process
-
-
-def reply(
-    connection: Connection,
-    message: Message,
-    kind: int,
-    *,
-    status: int = 0,
-    head: bytes = b"",
-    entries: bytes = b"",
-    entry_bytes: int = 0,
-) -> None:
-    """Answer a request."""
-    connection.endpoint.send(
-        encode(
-            kind,
-            seq=message.seq,
-            status=status,
-            head=head,
-            entries=entries,
-            entry_bytes=entry_bytes,
-        )
-    )
-
-
 def send_segment(connection: Connection, message: Message, segment: Segment) -> None:
     """Answer with a segment and its descriptor."""
     packet = encode(
@@ -395,18 +270,3 @@ def send_segment(connection: Connection, message: Message, segment: Segment) -> 
         reply(connection, message, lib.GKSM_SEGMENT, status=-(error.errno or errno.EMFILE))
         return
     connection.endpoint.send(packet, [fd])
-
-
-def _item(page: Page) -> Item:
-    """What the vault is to know about a page."""
-    return Item(
-        item_class=PAGE,
-        id=page.id,
-        kind=page.kind,
-        domain=page.table.domain.name,
-        gpu_uuid=page.table.gpu.uuid,
-        hash=page.hash,
-        segment_id=page.segment.id if page.segment else 0,
-        segment_offset=page.segment_offset,
-        size=PAGE_BYTES,
-    )

@@ -31,6 +31,7 @@ from gksmd.model import Container, Identity, QuotaUse, Sharing, State
 from gksmd.pages import Pages
 from gksmd.peers import Peers
 from gksmd.protocol import WELCOME, clip, encode, lib
+from gksmd.publications import Publications
 from gksmd.quota import Quotas
 from gksmd.requests import Requests
 from gksmd.segments import Segments
@@ -68,6 +69,9 @@ class Server:
         self._lookups = Lookups(
             self.state, self._pages, self._leases, self._quotas, self._vault, lease_ms
         )
+        publications = Publications(
+            self.state, self._pages, self._leases, self._segments, self._vault
+        )
         requests = Requests(
             self.state,
             config,
@@ -75,8 +79,7 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
-            self._quotas,
-            self._vault,
+            publications,
         )
         self._peers = Peers(
             self.state,

@@ -60,6 +60,15 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = WAIT_S)
         time.sleep(0.01)
 
 
+def settled(count: Callable[[], int]) -> int:
+    """A number once it has stood still: what was asked a moment ago is closed by then."""
+    seen = [-1]
+    while len(seen) < 15 or len(set(seen[-15:])) > 1:
+        seen.append(count())
+        time.sleep(0.02)
+    return seen[-1]
+
+
 class Daemon:
     """One gksmd and one vault in a folder of their own."""
 

@@ -32,6 +32,7 @@ from tests.support.agents import (
     load,
     page_fd,
     publish,
+    settled,
 )
 
 PAGE = 2 << 20
@@ -295,7 +296,7 @@ def test_invariant_3_a_client_killed_at_any_step_leaves_nothing_behind(
     with agents(daemon.socket, 2) as (survivor, holder):
         assert survivor.run(load, [1001])["published"] == [1001]
         held = holder.lookup(digests([3]))
-        gksmd, vault = daemon.gksmd_fds(), daemon.vault_fds()
+        gksmd, vault = settled(daemon.gksmd_fds), settled(daemon.vault_fds)
         with agents(daemon.socket, 1) as (victim,):
             victim.run(step)
         eventually(lambda: daemon.gksmd_fds() == gksmd, "the end of its descriptors")

@@ -29,6 +29,7 @@ from tests.support.agents import (
     eventually,
     load,
     publish,
+    settled,
     take,
 )
 
@@ -350,7 +351,7 @@ def test_invariant_6_everything_counted_returns_to_zero() -> None:
             warm_up.run(load, [1])
         eventually(lambda: not daemon.ask("status", op="status")["instances"], "its end")
         eventually(lambda: daemon.pages() == 0, "the end of its page")
-        gksmd, vault = daemon.gksmd_fds(), daemon.vault_fds()
+        gksmd, vault = settled(daemon.gksmd_fds), settled(daemon.vault_fds)
         with agents(daemon.socket, 3) as (first, second, third):
             first.run(load, range(100))
             second.run(load, range(200))

@@ -31,11 +31,20 @@ def vault(
     command = [*prefix, sys.executable, "-m", "gksmd.vault.main", "--socket", str(path), *options]
     child = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
-        eventually(path.exists, "the vault's start")
+        eventually(lambda: listens(path), "the vault's start")
         yield child
     finally:
         child.terminate()
         child.communicate(timeout=30)
+
+
+def listens(path: Path) -> bool:
+    with seqpacket() as sock:
+        try:
+            sock.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 @contextmanager
