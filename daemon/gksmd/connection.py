@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from gksmd.endpoint import Bounds, Endpoint
+from gksmd.endpoint import BROKEN, Bounds, Endpoint
 from gksmd.model import Identity, Instance, Process, QuotaUse, Wait
 from gksmd.protocol import Message, ProtocolError
 from gksmd.wire import close_all
@@ -72,7 +72,7 @@ class Connection:
         try:
             work = self._handle(self, message)
         except ProtocolError as error:
-            self.end(f"protocol error: {error}")
+            self.end(f"{BROKEN}: {error}")
             return
         except Exception:
             LOG.exception("process %d: request %d failed", self.identity.pid, message.type)
@@ -94,7 +94,7 @@ class Connection:
         try:
             await work
         except ProtocolError as error:
-            self.end(f"protocol error: {error}")
+            self.end(f"{BROKEN}: {error}")
         except Exception:
             LOG.exception("process %d: a request failed", self.identity.pid)
             self.end("internal error")

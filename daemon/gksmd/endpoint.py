@@ -22,6 +22,7 @@ from gksmd.protocol import Message, ProtocolError
 from gksmd.wire import close_all, receive, send
 
 RETRY_S = 0.05
+BROKEN = "protocol error"
 SLOW = "it does not read its replies"
 
 
@@ -121,7 +122,10 @@ class Endpoint:
             message = receive(self._sock)
         except (BlockingIOError, InterruptedError):
             return
-        except (ProtocolError, OSError) as error:
+        except ProtocolError as error:
+            self.end(f"{BROKEN}: {error}")
+            return
+        except OSError as error:
             self.end(str(error))
             return
         if message is None:

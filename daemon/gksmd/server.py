@@ -23,7 +23,7 @@ from gksmd.config import Config
 from gksmd.connection import Connection
 from gksmd.core import Decide
 from gksmd.domains import Decision
-from gksmd.endpoint import SLOW
+from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
@@ -288,6 +288,6 @@ class Server:
 
     def _ended(self, connection: Connection, reason: str) -> None:
         self._connections.discard(connection)
-        self.state.counters.protocol_errors += reason.startswith("protocol error")
+        self.state.counters.protocol_errors += reason.startswith(BROKEN)
         self.state.counters.slow_peers += reason == SLOW
         self._peers.disconnected(connection, reason)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gksmd.endpoint import Endpoint
-from gksmd.protocol import VAULT_ITEM, VAULT_KEY, VAULT_REF, Message, encode, ffi, lib, text
+from gksmd.protocol import VAULT_ITEM, VAULT_KEY, VAULT_REF, Message, encode, lib
 from gksmd.wire import close_all, seqpacket
 
 LOG = logging.getLogger("gksmd.vault")
@@ -83,7 +83,7 @@ class Item:
     def unpack(cls, row: tuple[Any, ...]) -> Item:
         """From one entry of VAULT_ITEMS."""
         item_class, kind, number, domain, uuid, digest, segment, offset, size, *_ = row
-        name = text(ffi.new("char[64]", domain.rstrip(b"\0")))
+        name = domain.partition(b"\0")[0].decode(errors="replace")
         return cls(item_class, number, kind, name, uuid, digest, segment, offset, size)
 
 
