@@ -13,15 +13,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from gksm_bench.processes import ChildError
+from gksm_bench.simgpu import simulated_gpu
+from gksm_bench.stack import Stack
+
+Environment = dict[str, str]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WANTED = 0.9
 MODULES = ("test_cuda.py", "test_interoperability.py", "test_kernelParams.py")
-VRAM = 1 << 30
+VRAM = 4 << 30
 
 
 class ConformanceError(Exception):
@@ -73,30 +80,23 @@ def ids(path: Path) -> frozenset[str]:
     return frozenset(line.split()[0] for line in lines if line)
 
 
-def environment(build: Path, folder: Path, tests: Path, *, libgksm: bool) -> dict[str, str]:
-    """For the process that runs the tests."""
-    driver = (build / "simcuda" / "libcuda.so.1").absolute()
-    preload = (build / "libgksm.so").absolute()
-    for needed in [driver, *([preload] if libgksm else [])]:
-        if not needed.exists():
-            raise ConformanceError(f"{needed} does not exist: run 'make all' first")
-    (folder / "gpu").mkdir()
-    result = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("GKSM_", "SIMCUDA_")) and name != "LD_PRELOAD"
-    }
-    result |= {
-        "LD_LIBRARY_PATH": str(driver.parent),
-        "PYTHONPATH": str(ROOT),
-        "SIMCUDA_DIR": str(folder / "gpu"),
-        "SIMCUDA_VRAM": str(VRAM),
-        "CONFORMANCE_TESTS": str(tests),
-        "CONFORMANCE_RESULTS": str(folder / "results"),
-    }
-    if libgksm:
-        result |= {"LD_PRELOAD": str(preload), "GKSM_DRIVER": str(driver)}
-    return result
+@contextmanager
+def environment(build: Path, folder: Path, tests: Path, *, libgksm: bool) -> Iterator[Environment]:
+    """For the process that runs the tests; with libgksm, gksmd and the vault run beside it."""
+    with ExitStack() as undo:
+        try:
+            gpu = undo.enter_context(simulated_gpu(build, vram=VRAM))
+            variables = gpu.environment()
+            if libgksm:
+                variables = undo.enter_context(Stack(gpu)).environment()
+        except ChildError as error:
+            raise ConformanceError(str(error)) from None
+        yield {
+            **variables,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "bench"), str(ROOT / "daemon")]),
+            "CONFORMANCE_TESTS": str(tests),
+            "CONFORMANCE_RESULTS": str(folder / "results"),
+        }
 
 
 def run_tests(build: Path, tests: Path, lists: Lists, *, libgksm: bool, seconds: int) -> Results:
@@ -107,7 +107,10 @@ def run_tests(build: Path, tests: Path, lists: Lists, *, libgksm: bool, seconds:
     ]
     if "test_cuda.py" not in modules:
         raise ConformanceError(f"{folder_of_tests} has no test_cuda.py: see the README")
-    with tempfile.TemporaryDirectory(prefix="conformance-") as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="conformance-") as made,
+        environment(build, Path(made), tests, libgksm=libgksm) as variables,
+    ):
         folder = Path(made)
         done = subprocess.run(
             [
@@ -115,7 +118,7 @@ def run_tests(build: Path, tests: Path, lists: Lists, *, libgksm: bool, seconds:
                 *("-p", "no:cacheprovider", "--tb=line", "-rN", *modules),
             ],
             cwd=folder_of_tests,
-            env=environment(build, folder, tests, libgksm=libgksm),
+            env=variables,
             timeout=seconds,
             check=False,
         )
@@ -152,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, run and judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tests", type=Path, required=True, help="a checkout of cuda-python")
-    parser.add_argument("--with-libgksm", action="store_true", help="preload libgksm.so")
+    parser.add_argument("--with-libgksm", action="store_true", help="with libgksm and its daemons")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS")
     options = parser.parse_args(arguments)
