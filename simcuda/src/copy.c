@@ -12,6 +12,8 @@
 
 /* The most of pageable memory that one call stages; more makes the call wait. */
 #define STAGE_MAX ((size_t)64 << 20)
+/* A copy across PCIe up to this size need not go through the stream's thread. */
+#define INLINE_MAX ((size_t)4 << 20)
 
 struct end {
 	CUdeviceptr base; /* a device or a host address */
@@ -238,5 +240,8 @@ CUresult sim_copy_enqueue(struct sim_stream *stream, const struct sim_copy *copy
 		 op->width * op->height * op->depth <= STAGE_MAX && stage(op);
 	if (!copy->graph && ((op->from.pageable && !staged) || op->to.pageable))
 		wait = true;
+	if (!(op->from.device && op->to.device) &&
+	    (wait || op->width * op->height * op->depth <= INLINE_MAX))
+		op->op.flags |= SIM_OP_INLINE;
 	return wait ? sim_enqueue_and_wait(stream, &op->op) : sim_enqueue(stream, &op->op);
 }

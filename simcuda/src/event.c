@@ -157,7 +157,7 @@ CUresult sim_record_enqueue(struct sim_stream *stream, struct sim_event *event)
 	}
 	record->op.run = record_run;
 	record->op.release = record_release;
-	record->op.flags = SIM_OP_ALWAYS;
+	record->op.flags = SIM_OP_ALWAYS | SIM_OP_INLINE;
 	record->fence = fence;
 	fence->users = 2;
 	lock();
@@ -299,6 +299,7 @@ CUresult sim_wait_enqueue(struct sim_stream *stream, struct sim_event *event)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	op->run = nothing_run;
 	op->release = nothing_release;
+	op->flags = SIM_OP_INLINE;
 	lock();
 	fence = event->fence;
 	if (fence)

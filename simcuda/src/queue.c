@@ -181,7 +181,9 @@ static void *stream_main(void *argument)
 		op = stream->first;
 		if (!op)
 			break;
-		while (!dependencies_met(op) && !context_over(context))
+		/* Its turn has not come while the one before it runs on its caller's thread. */
+		while (op->sequence != stream->completed + 1 ||
+		       (!dependencies_met(op) && !context_over(context)))
 			pthread_cond_wait(&sim_root.progress, &sim_root.queue_lock);
 		dependencies_drop(op);
 		stream->first = op->next;
@@ -229,16 +231,29 @@ static bool thread_start(struct sim_stream *stream)
 	return true;
 }
 
-static CUresult append(struct sim_stream *stream, struct sim_op *op, struct sim_fence *fence)
+/* queue_lock held. Takes the op's place in the stream; *now tells that the caller is to
+ * run it, with run_now(). */
+static CUresult append(struct sim_stream *stream, struct sim_op *op, struct sim_fence *fence,
+		       bool *now)
 {
 	struct sim_context *context = stream->context;
 
 	if (atomic_load(&context->destroyed))
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	if (stream->closing)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (atomic_load(&context->error) && !(op->flags & SIM_OP_ALWAYS))
 		return atomic_load(&context->error);
 	if (!depend_implicitly(stream, op) || (fence && !fence->done && !depend(op, NULL, fence)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	*now = (op->flags & SIM_OP_INLINE) && !op->dependencies &&
+	       stream->completed == stream->enqueued;
+	if (*now) {
+		op->sequence = ++stream->enqueued;
+		stream->users++;
+		context->stream_threads++;
+		return CUDA_SUCCESS;
+	}
 	if (!stream->has_thread && !thread_start(stream))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	op->sequence = ++stream->enqueued;
@@ -251,53 +266,75 @@ static CUresult append(struct sim_stream *stream, struct sim_op *op, struct sim_
 	return CUDA_SUCCESS;
 }
 
-CUresult sim_enqueue_after(struct sim_stream *stream, struct sim_op *op, struct sim_fence *fence)
+/* Without the lock. */
+static void run_now(struct sim_stream *stream, struct sim_op *op)
 {
+	struct sim_context *context = stream->context;
+	uint64_t sequence = op->sequence;
+	sigset_t faults, before;
+
+	/* A fault that is blocked would end the process. */
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGSEGV);
+	sigaddset(&faults, SIGBUS);
+	pthread_sigmask(SIG_UNBLOCK, &faults, &before);
+	op_finish(stream, op);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	lock();
+	stream->completed = sequence;
+	context->stream_threads--;
+	pthread_cond_broadcast(&sim_root.progress);
+	stream_put(stream);
+	unlock();
+}
+
+/* wait: until the op has ended. */
+static CUresult enqueue(struct sim_stream *stream, struct sim_op *op, struct sim_fence *fence,
+			bool wait)
+{
+	struct sim_context *context = stream->context;
+	bool now = false;
 	CUresult result;
 
 	op->stream = stream;
 	op->next = NULL;
 	op->dependencies = NULL;
 	lock();
-	result = append(stream, op, fence);
+	result = append(stream, op, fence, &now);
 	if (result != CUDA_SUCCESS)
 		dependencies_drop(op);
+	if (result == CUDA_SUCCESS && wait && !now) {
+		/* The op itself may be gone as soon as the lock is. */
+		uint64_t sequence = op->sequence;
+
+		stream->users++;
+		while (stream->completed < sequence)
+			pthread_cond_wait(&sim_root.progress, &sim_root.queue_lock);
+		stream_put(stream);
+	}
 	unlock();
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
 		op->release(op);
-	return result;
+		return result;
+	}
+	if (now)
+		run_now(stream, op);
+	return wait ? sim_context_error(context) : CUDA_SUCCESS;
+}
+
+CUresult sim_enqueue_after(struct sim_stream *stream, struct sim_op *op, struct sim_fence *fence)
+{
+	return enqueue(stream, op, fence, false);
 }
 
 CUresult sim_enqueue_and_wait(struct sim_stream *stream, struct sim_op *op)
 {
-	struct sim_context *context = stream->context;
-	CUresult result;
-	uint64_t sequence;
-
-	op->stream = stream;
-	op->next = NULL;
-	op->dependencies = NULL;
-	lock();
-	result = append(stream, op, NULL);
-	if (result != CUDA_SUCCESS) {
-		dependencies_drop(op);
-		unlock();
-		op->release(op);
-		return result;
-	}
-	/* The op itself may be gone at any time from here on. */
-	sequence = op->sequence;
-	stream->users++;
-	while (stream->completed < sequence)
-		pthread_cond_wait(&sim_root.progress, &sim_root.queue_lock);
-	stream_put(stream);
-	unlock();
-	return sim_context_error(context);
+	return enqueue(stream, op, NULL, true);
 }
 
 CUresult sim_enqueue(struct sim_stream *stream, struct sim_op *op)
 {
-	return sim_enqueue_after(stream, op, NULL);
+	return enqueue(stream, op, NULL, false);
 }
 
 /* What a wait on the stream waits for: for the NULL stream everything that it orders,

@@ -196,6 +196,9 @@ struct sim_fence {
 };
 
 #define SIM_OP_ALWAYS 1u /* runs also when the context is dead (events, callbacks) */
+/* Short and without need of an SM: with nothing before it it runs at once, on the thread
+ * that enqueues it. Saves two changes of thread, which count while a fault is held. */
+#define SIM_OP_INLINE 2u
 
 struct sim_op {
 	/* On the stream's thread, no locks held. Not CUDA_SUCCESS: kills the context. */
