@@ -191,25 +191,63 @@ void gksm_stream_gone(struct gksm *process, CUstream stream)
 	free(known);
 }
 
+/* Takes the context out of the list; it stays in the hands of the caller. */
+static struct gksm_known_context *unlink_context(struct gksm_streams *streams, CUcontext context)
+{
+	struct gksm_known_context **link, *known;
+
+	for (link = &streams->contexts; (known = *link) && known->context != context;)
+		link = &known->next;
+	if (known)
+		*link = known->next;
+	return known;
+}
+
 void gksm_context_streams_gone(struct gksm *process, CUcontext context)
 {
 	struct gksm_streams *streams = gksm_streams_of(process);
-	struct gksm_known_context **link, *known;
+	struct gksm_known_context *known;
 	struct gksm_known_stream *stream;
 
 	if (!streams || !context)
 		return;
 	gksm_mutex_lock(&streams->lock);
-	for (link = &streams->contexts; (known = *link) && known->context != context;)
-		link = &known->next;
-	if (known)
-		*link = known->next;
+	known = unlink_context(streams, context);
 	while ((stream = unlink_stream(streams, NULL, context)))
 		free(stream);
 	gksm_mutex_unlock(&streams->lock);
 	free(known);
-
 	gksm_works_gone(streams, context);
+}
+
+void gksm_green_context_gone(struct gksm *process, CUcontext context)
+{
+	struct gksm_streams *streams = gksm_streams_of(process);
+	struct gksm_known_stream *homeless = NULL, *stream;
+	struct gksm_known_context *known;
+
+	if (!streams || !context)
+		return;
+	gksm_mutex_lock(&streams->lock);
+	known = unlink_context(streams, context);
+	while ((stream = unlink_stream(streams, NULL, context))) {
+		stream->next = homeless;
+		homeless = stream;
+	}
+	while ((stream = homeless)) {
+		homeless = stream->next;
+		if (stream->stream == CU_STREAM_LEGACY) {
+			free(stream);
+			continue;
+		}
+		/* From now on it is asked in whatever context is current. */
+		stream->context = NULL;
+		stream->gone = false;
+		stream->next = streams->streams;
+		streams->streams = stream;
+	}
+	gksm_mutex_unlock(&streams->lock);
+	free(known);
 }
 
 bool gksm_stream_capturing(struct gksm *process, CUstream stream)

@@ -48,6 +48,12 @@ static bool stream_pending(struct gksm_streams *streams, CUcontext context, CUde
 	return answer != GKSM_IDLE;
 }
 
+/* The context to ask a stream in; one whose own is gone is asked in any. */
+static CUcontext home_of(const struct gksm_known_stream *known, CUcontext asked)
+{
+	return known->context ? known->context : asked;
+}
+
 bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except)
 {
 	struct gksm_streams *streams = gksm_streams_of(process);
@@ -62,9 +68,9 @@ bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except)
 		   stream_pending(streams, context, device, CU_STREAM_PER_THREAD));
 	for (known = gksm_stream_step(streams, device, NULL); known;
 	     known = gksm_stream_step(streams, device, known))
-		pending =
-			pending || (!(known->stream == except && known->context == context) &&
-				    stream_pending(streams, known->context, device, known->stream));
+		pending = pending ||
+			  (!(known->stream == except && known->context == context) &&
+			   stream_pending(streams, home_of(known, context), device, known->stream));
 	return pending;
 }
 
@@ -115,9 +121,10 @@ int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms)
 
 		if (result)
 			continue;
-		one = wait_stream(streams, known->context, device, known->stream, deadline);
+		one = wait_stream(streams, home_of(known, context), device, known->stream,
+				  deadline);
 		/* another context's death is not this one's */
-		result = one == -ENODEV && known->context != context ? 0 : one;
+		result = one == -ENODEV && home_of(known, context) != context ? 0 : one;
 	}
 	while (!result && gksm_orphans_pending(streams, device)) {
 		if (gksm_now_ns() >= deadline)

@@ -56,6 +56,9 @@ void gksm_relaxed_leave(struct gksm_relaxed *relaxed);
  * destroyed or part of a capture; these look before that happens.
  */
 void gksm_context_known(struct gksm *process, CUcontext context, CUdevice device);
+/* A green context is about to be destroyed: its streams live on, and so does what they
+ * have to do. */
+void gksm_green_context_gone(struct gksm *process, CUcontext context);
 void gksm_capture_begins(struct gksm *process, CUstream stream);
 void gksm_capture_ended(struct gksm *process);
 void gksm_stream_waits_event(struct gksm *process, CUstream stream);

@@ -83,6 +83,17 @@ GKSM_WRAP(cuCtxDetach)(CUcontext context)
 	return destroy(GKSM_REAL(cuCtxDetach), context);
 }
 
+/* Its memory is the primary context's, and stays. */
+GKSM_WRAP(cuGreenCtxDestroy)(CUgreenCtx green)
+{
+	struct gksm *process = gksm_process();
+	CUcontext context = NULL;
+
+	if (process && GKSM_REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
+		gksm_green_context_gone(process, context);
+	return GKSM_REAL(cuGreenCtxDestroy)(green);
+}
+
 static struct gksm_primary *primary_of(struct gksm *process, CUdevice device)
 {
 	return process && device >= 0 && device < GKSM_GPUS_MAX ? &process->primaries[device]
