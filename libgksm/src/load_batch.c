@@ -97,6 +97,13 @@ static void enter(struct gksm_load *load, struct gksm_load_page *entry)
 	for (;;) {
 		enum gksm_page_state state = gksm_page_state(gpu, entry->page);
 
+		/* Assembled, and stolen since: it has the snapshot, and maybe what a kernel
+		 * wrote to it after that. */
+		if (!entry->source && !load->sealing && state != GKSM_PAGE_LOADING &&
+		    state != GKSM_PAGE_BUSY) {
+			entry->settled = true;
+			return;
+		}
 		switch (state) {
 		case GKSM_PAGE_LOADING: /* assembled: add_piece put it there */
 			return;
