@@ -11,7 +11,10 @@ from itertools import count
 import pytest
 
 from tests.support.actors import entry_point_actors
-from tests.support.entry_points import SIZE, launchers, readers, writers
+from tests.support.api.base import SIZE
+from tests.support.api.launches import launchers
+from tests.support.api.readers import readers
+from tests.support.entry_points import all_writers
 from tests.support.pages import PAGE, content, digest
 from tests.support.remote import Remote
 
@@ -69,7 +72,7 @@ def test_a_kernel_write_changes_the_page_of_the_writer_alone(pair: Pair, name: s
     pair.free(at, at_other)
 
 
-@pytest.mark.parametrize("name", writers())
+@pytest.mark.parametrize("name", all_writers())
 def test_a_write_by_the_api_changes_the_page_of_the_writer_alone(pair: Pair, name: str) -> None:
     at, at_other, page = pair.load()
     expected = after(page, pair.writer.write_by(name, at + OFFSET))
@@ -81,7 +84,7 @@ def test_a_write_by_the_api_changes_the_page_of_the_writer_alone(pair: Pair, nam
     pair.free(at, at_other)
 
 
-@pytest.mark.parametrize("name", writers())
+@pytest.mark.parametrize("name", all_writers())
 def test_a_write_by_the_api_to_memory_never_touched_finds_zeros_around_it(
     pair: Pair, name: str
 ) -> None:

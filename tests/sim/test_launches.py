@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gksm_bench.stack import Stack
 
-from tests.support.entry_points import launchers
+from tests.support.api.launches import launchers
 from tests.support.pages import PAGE, digest
 from tests.support.remote import Remote
 

@@ -11,9 +11,16 @@ from gksm_bench.simgpu import simulated_gpu
 from gksm_bench.stack import Stack
 
 from tests.conftest import VRAM, build_folder
-from tests.support.entry_points import PATIENT
 from tests.support.remote import Remote
 
+# gksm.toml for a machine that may be too busy to answer in the times meant for a real one.
+PATIENT = """
+[guard]
+hold_deadline_ms = 10000
+stall_budget_ms = 1000
+[load]
+order_wait_ms = 10000
+"""
 PROGRAM = "tests.support.entry_points"
 
 
