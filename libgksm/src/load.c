@@ -240,7 +240,10 @@ static bool prepare(struct gksm_load *load, CUdeviceptr destination, const void 
 	int error;
 
 	load->gpu = gksm_gpu_of(load->process, destination, &page);
+	/* Under `seal` nothing is shared before the program says that it is finished: until
+	 * then its kernels may write, and nothing would hold their faults. */
 	if (!load->gpu || !source || !gksm_gpu_sharing(load->gpu) ||
+	    atomic_load(&load->gpu->guard) == GKSM_GUARD_SEAL ||
 	    bytes > load->gpu->arena_base + load->gpu->arena_pages * PAGE - destination)
 		return false;
 	load->engine = load->gpu->pages[page].engine;

@@ -55,7 +55,8 @@
  *   COPY_READ on SHARED leaves it shared and marks it copy-busy, unless other work
  *     is pending: then it is detached (DESIGN.md 5, COW).
  *   LAUNCH happens under the guards `seal` and `optimistic` only.
- *   A pinned page takes LOAD_FULL as API_WRITE.
+ *   A pinned page takes LOAD_FULL as API_WRITE; under `seal` every page takes LOAD_PART
+ *     and LOAD_FULL so.
  *
  * Lock order: launch gate -> range lock -> page (compare-and-swap) -> link queue.
  * The COW thread takes only the page's compare-and-swap.

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from tests.support.pages import PAGE, content, digest
+import pytest
+from gksm_bench.stack import Stack
+
+from tests.support.pages import PAGE, content, digest, digests
 from tests.support.remote import Remote
 
 Sharer = Callable[..., Remote]
@@ -30,3 +34,35 @@ def test_a_kernel_s_write_to_a_page_that_is_just_complete_is_not_lost(sharer: Sh
         page[4096:4100] = WORD.to_bytes(4, "little")
         assert a.digests(at, 1) == [digest(bytes(page))], number
         a.free(at)
+
+
+@pytest.fixture
+def sealers(make_gpu: Any, make_stack: Any, make_remote: Any) -> tuple[Remote, Remote]:
+    """Two processes on a GPU without a fault guard, in a domain that shares what is sealed."""
+    stack: Stack = make_stack(make_gpu(guard=False), guard_options=["--guard", "seal"])
+    return make_remote(stack.environment()), make_remote(stack.environment())
+
+
+def test_under_seal_nothing_is_shared_and_kernels_may_write_until_it_is_sealed(
+    sealers: tuple[Remote, Remote],
+) -> None:
+    addresses = []
+    for process in sealers:
+        address = process.alloc(4)
+        process.load(address, [1, 2, 3, 4])
+        process.load_parts(address, [1, 2], PAGE // 2, [0, 1, 2, 3])
+        assert process.shared_pages(address, 4) == 0
+        process.write_kernel(address, [0], 4096, WORD)
+        process.sync()
+        addresses.append(address)
+    for process, address in zip(sealers, addresses, strict=True):
+        assert process.seal(address, 4) == 0
+        assert process.shared_pages(address, 4) == 4
+        assert process.read_words(address + 4096, 1) == [WORD]
+        assert process.digests(address + PAGE, 3) == digests([2, 3, 4])
+    a, at_a = sealers[0], addresses[0]
+    assert a.unseal(at_a, 4) == 0
+    a.write_kernel(at_a, [1], 4096, WORD)
+    a.sync()
+    assert a.read_words(at_a + PAGE + 4096, 1) == [WORD]
+    assert sealers[1].digests(addresses[1] + PAGE, 3) == digests([2, 3, 4])
