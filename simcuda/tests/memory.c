@@ -171,6 +171,31 @@ static void a_mapping_keeps_its_memory_when_fd_and_handle_are_gone(void)
 	CHECK(used() == 0);
 }
 
+static void a_handle_of_many_pages_is_exported_as_one_fd(void)
+{
+	CUmemGenericAllocationHandle handle, imported;
+	size_t bytes = 5 * PAGE;
+	int fd;
+
+	begin();
+	handle_new(PAGE);
+	handle = handle_new(bytes);
+	CUdeviceptr first = reserve(bytes), second = reserve(bytes);
+
+	OK(cuMemMap(first, bytes, 0, handle, 0));
+	access_set(first, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	OK(cuMemsetD8_v2(first, 4, bytes));
+	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd,
+					  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
+	IS(cuMemMap(second, 4 * PAGE, 0, imported, 0), CUDA_ERROR_NOT_SUPPORTED);
+	OK(cuMemMap(second, bytes, 0, imported, 0));
+	access_set(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	check_bytes(second, bytes, 4);
+	CHECK(used() == 6 * PAGE);
+}
+
 static void a_page_is_mapped_at_thousands_of_addresses(void)
 {
 	CUmemGenericAllocationHandle handle;
@@ -315,6 +340,7 @@ int main(int argc, char **argv)
 		FACT(calls_on_addresses_without_memory_are_refused),
 		FACT(imported_handles_are_not_exported_again),
 		FACT(a_mapping_keeps_its_memory_when_fd_and_handle_are_gone),
+		FACT(a_handle_of_many_pages_is_exported_as_one_fd),
 		FACT(a_page_is_mapped_at_thousands_of_addresses),
 		FACT(memory_beyond_the_device_is_refused_and_nothing_leaks),
 		FACT(allocations_are_zero_sized_as_asked_and_freed_by_their_base_alone),
