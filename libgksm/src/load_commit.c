@@ -9,6 +9,7 @@
  */
 #include "load.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -353,6 +354,11 @@ static void name_page(struct gksm_load *load, uint64_t index,
 		if (!said->status)
 			gksm_link_detached(load->process->link, (unsigned)gpu->device,
 					   GKSM_DETACH_COW, &said->page_id, 1);
+		return;
+	}
+	/* No answer for this one: somebody may have it all the same. */
+	if (said->status == -ENOTCONN || said->status == -ETIMEDOUT) {
+		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
 		return;
 	}
 	if (!said->status) {

@@ -29,12 +29,18 @@ static void *run(void *argument)
 	return start.function(start.argument);
 }
 
+/* Reading the application's memory may raise these, as it would in the driver, and the
+ * application may have an answer (a file that shrank, memory filled on demand).
+ * Blocked, they would end the process without asking it. */
+static const int synchronous[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+
 int gksm_thread_start(void *(*function)(void *), void *argument, const char *name)
 {
 	thread_create *create = (thread_create *)gksm_global_function("pthread_create");
 	thread_detach *detach = (thread_detach *)gksm_global_function("pthread_detach");
 	struct thread_start *start;
-	sigset_t all, before;
+	sigset_t blocked, before;
+	size_t i;
 	pthread_t thread;
 	int result;
 
@@ -52,8 +58,10 @@ int gksm_thread_start(void *(*function)(void *), void *argument, const char *nam
 	 * library keeps its internal signals out of a full set, so setuid() and
 	 * pthread_cancel() still reach ours.
 	 */
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, &before);
+	sigfillset(&blocked);
+	for (i = 0; i < sizeof(synchronous) / sizeof(synchronous[0]); i++)
+		sigdelset(&blocked, synchronous[i]);
+	sigprocmask(SIG_SETMASK, &blocked, &before);
 	result = create(&thread, NULL, run, start);
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (result != 0) {
