@@ -17,6 +17,7 @@
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
 #define DEFAULT_DRAIN_MS 20
+#define SPANS_COMPARED 16 /* calls with more keep the old bytes of what they write */
 
 struct walk {
 	struct gksm *process;
@@ -59,6 +60,27 @@ static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
 {
 	return (span->flags & GKSM_SPAN_EVERY_BYTE) && span->address <= page &&
 	       span->address + span->bytes >= page + PAGE;
+}
+
+/*
+ * Nobody needs the old bytes of the pages that the span covers: the call does not read
+ * them too, and it writes within one allocation, or the driver will refuse it.
+ */
+static bool old_bytes_useless(const struct page_range *range, const struct gksm_span *span,
+			      const struct gksm_span *spans, size_t count)
+{
+	const struct gksm_page *pages = range->gpu->pages;
+	size_t i;
+
+	if (count > SPANS_COMPARED ||
+	    pages[range->first].allocation != pages[range->end - 1].allocation)
+		return false;
+	for (i = 0; i < count; i++)
+		if (!(spans[i].flags & GKSM_SPAN_WRITE) &&
+		    spans[i].address < span->address + span->bytes &&
+		    span->address < spans[i].address + spans[i].bytes)
+			return false;
+	return true;
 }
 
 static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
@@ -226,6 +248,7 @@ static int ready_spans(struct gksm *process, const struct gksm_span *spans, size
 {
 	struct walk walk = {.process = process, .mark = mark};
 	bool asked = false;
+	bool idle = false;
 	size_t i;
 
 	for (i = 0; i < count; i++) {
@@ -237,9 +260,10 @@ static int ready_spans(struct gksm *process, const struct gksm_span *spans, size
 		/* Asked once, and only when a shared page makes the answer matter. */
 		if (!asked && any_shared(&range)) {
 			walk.pending = gksm_work_pending(process, context, NULL);
-			walk.discard = !walk.pending;
+			idle = !walk.pending;
 			asked = true;
 		}
+		walk.discard = idle && old_bytes_useless(&range, &spans[i], spans, count);
 		walk.event = event_of(&spans[i]);
 		error = ready_range(&range, &spans[i], &walk);
 		if (error)

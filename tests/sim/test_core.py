@@ -10,9 +10,10 @@ import pytest
 from gksm_bench.stack import Stack
 
 from tests.support.pages import PAGE, content, digest, digests
-from tests.support.remote import Remote
+from tests.support.remote import Remote, RemoteError
 
 Sharer = Callable[..., Remote]
+INVALID_VALUE = 1
 WORD = 0x12345678
 
 
@@ -66,3 +67,22 @@ def test_under_seal_nothing_is_shared_and_kernels_may_write_until_it_is_sealed(
     a.sync()
     assert a.read_words(at_a + PAGE + 4096, 1) == [WORD]
     assert sealers[1].digests(addresses[1] + PAGE, 3) == digests([2, 3, 4])
+
+
+def test_a_shared_page_that_is_copied_onto_itself_keeps_its_bytes(sharer: Sharer) -> None:
+    a = sharer()
+    at = a.alloc(2)
+    a.load(at, [1, 2])
+    a.copy_device(at, at, 2 * PAGE)
+    assert a.digests(at, 2) == digests([1, 2])
+
+
+def test_a_set_that_is_too_long_leaves_other_allocations_alone(sharer: Sharer) -> None:
+    a = sharer()
+    at, other = sorted(a.alloc(2) for _ in range(2))
+    a.load(at, [1, 2])
+    a.load(other, [3, 4])
+    with pytest.raises(RemoteError) as refused:
+        a.memset(at, 0, (1 << 40) // 4)
+    assert refused.value.code == INVALID_VALUE
+    assert a.digests(other, 2) == digests([3, 4])
