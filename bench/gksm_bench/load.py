@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long it takes to load 1 GiB: without gKSM, as the first, and as a duplicate.
 
-    python -m gksm_bench.load [--mib 1024] [--repeat 3] [--json]
+    python -m gksm_bench.load [--mib 1024] [--repeat 3] [--gpu] [--json]
 
 All three are measured side by side in one run; the ratios are what counts. On a
 simulated GPU they compare the host's work (hash, copies, compare) with one plain copy.
+--gpu measures on a real one, under the guard `optimistic` unless gksm.ko is there.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from gksm_bench.demo.realgpu import open_real_gpu
 from gksm_bench.driver import check, driver
 from gksm_bench.places import NoRoomError
 from gksm_bench.processes import ChildError, kill, spawn, tail, termination_as_exit
@@ -94,13 +98,26 @@ class Loader:
             self.process.stdout.close()
 
 
-def measure(build: Path, nbytes: int, repeat: int) -> Loads:
+@contextmanager
+def running_stack(build: Path, nbytes: int, *, real: bool) -> Iterator[Stack]:
+    """The daemons on a GPU with room for two loads."""
+    if real:
+        gpu = open_real_gpu(build)
+        guard = [] if gpu.guard else ["--guard", "optimistic"]
+        with Stack(gpu, config='[guard]\ndefault = "auto"\n', guard_options=guard) as stack:
+            yield stack
+        return
+    with (
+        simulated_gpu(build, vram=3 * nbytes + (512 << 20), room=2 * nbytes) as simulated,
+        Stack(simulated) as stack,
+    ):
+        yield stack
+
+
+def measure(build: Path, nbytes: int, repeat: int, *, real: bool) -> Loads:
     """Run all ways `repeat` times, each time with other bytes."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    with (
-        simulated_gpu(build, vram=3 * nbytes + (512 << 20), room=2 * nbytes) as gpu,
-        Stack(gpu) as stack,
-    ):
+    with running_stack(build, nbytes, real=real) as stack:
         log = stack.log("loader")
         for seed in range(1, repeat + 1):
             plain = Loader(stack.environment(shared=False), log, seed, nbytes)
@@ -114,9 +131,10 @@ def measure(build: Path, nbytes: int, repeat: int) -> Loads:
     return Loads(nbytes, seconds)
 
 
-def show(loads: Loads, console: Console) -> None:
+def show(loads: Loads, console: Console, *, real: bool) -> None:
     """Print the table."""
-    console.print("SIMULATED GPU: sizes are real, times are not", style="bold yellow")
+    if not real:
+        console.print("SIMULATED GPU: sizes are real, times are not", style="bold yellow")
     table = Table(title=f"loading {loads.nbytes >> 20} MiB of pageable memory, median")
     table.add_column("how")
     for heading in ("seconds", "GB/s", "of without gKSM"):
@@ -134,6 +152,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--build", type=Path, default=Path("build/release"))
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--gpu", action="store_true", help="on a real GPU")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -142,11 +161,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         with termination_as_exit():
-            loads = measure(options.build, options.mib << 20, options.repeat)
+            loads = measure(options.build, options.mib << 20, options.repeat, real=options.gpu)
     except (ChildError, NoRoomError) as error:
         print(f"load: {error}", file=sys.stderr)
         return 1
-    show(loads, Console(stderr=options.json))
+    show(loads, Console(stderr=options.json), real=options.gpu)
     if options.json:
         print(json.dumps(loads.as_json()))
     return 0
