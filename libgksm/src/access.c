@@ -109,6 +109,19 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	return error;
 }
 
+/*
+ * Before this call waits for a page, or remaps one: whoever changes pages that it has
+ * counted itself in on waits for it. true: the walk has to start anew.
+ */
+static bool marks_dropped(const struct walk *walk)
+{
+	if (!walk->mark || !*walk->mark)
+		return false;
+	gksm_mark_drop(*walk->mark);
+	*walk->mark = NULL;
+	return true;
+}
+
 /* Counts this read in on a SHARED page; the caller looks at the state again if it
  * changed before the count was there. */
 static int read_shared(struct gksm_gpu *gpu, uint64_t page, const struct walk *walk, bool *again)
@@ -119,6 +132,8 @@ static int read_shared(struct gksm_gpu *gpu, uint64_t page, const struct walk *w
 	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return 0; /* remaps drain all work first */
 	if (walk->pending) {
+		if (marks_dropped(walk))
+			return -EAGAIN;
 		*again = gksm_page_take(gpu, page, GKSM_PAGE_SHARED);
 		if (!*again) {
 			*again = true;
@@ -136,24 +151,31 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *wa
 	for (;;) {
 		enum gksm_page_state state = gksm_page_state(gpu, page);
 		struct gksm_page_rule rule = gksm_page_rule(state, walk->event);
-		bool again;
-		int error;
+		bool again = false;
+		int error = 0;
 
 		switch (rule.verdict) {
 		case GKSM_GO:
 			if (!gksm_page_take(gpu, page, state))
 				continue;
-			return make_private(gpu, page, state, walk, whole && walk->discard);
+			error = make_private(gpu, page, state, walk, whole && walk->discard);
+			break;
 		case GKSM_WAIT_IT:
+			again = marks_dropped(walk);
 			gksm_page_wait(gpu, page, state);
+			if (again)
+				return -EAGAIN;
 			continue;
 		default:
-			if (walk->event != GKSM_ON_COPY_READ || state != GKSM_PAGE_SHARED)
-				return 0;
-			error = read_shared(gpu, page, walk, &again);
-			if (error || !again)
-				return error;
+			if (walk->event == GKSM_ON_COPY_READ && state == GKSM_PAGE_SHARED)
+				error = read_shared(gpu, page, walk, &again);
+			break;
 		}
+		/* A copy engine reads on and on: only a held fault has a deadline. */
+		if (error == -ETIMEDOUT)
+			continue;
+		if (error || !again)
+			return error;
 	}
 }
 
@@ -243,19 +265,23 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
-static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		       CUcontext context, struct gksm_mark **mark)
+static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
+		      CUcontext context, struct gksm_mark **mark)
 {
 	struct walk walk = {.process = process, .mark = mark};
 	bool asked = false;
 	bool idle = false;
 	size_t i;
 
-	for (i = 0; i < count; i++) {
+	/* Writes first: a page that the call reads and writes is then private, and not
+	 * marked, when the read comes to it. */
+	for (i = 0; i < 2 * count; i++) {
+		const struct gksm_span *span = &spans[i % count];
 		struct page_range range;
 		int error;
 
-		if (!range_of(process, &spans[i], &range))
+		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
+		    !range_of(process, span, &range))
 			continue;
 		/* Asked once, and only when a shared page makes the answer matter. */
 		if (!asked && any_shared(&range)) {
@@ -263,13 +289,24 @@ static int ready_spans(struct gksm *process, const struct gksm_span *spans, size
 			idle = !walk.pending;
 			asked = true;
 		}
-		walk.discard = idle && old_bytes_useless(&range, &spans[i], spans, count);
-		walk.event = event_of(&spans[i]);
-		error = ready_range(&range, &spans[i], &walk);
+		walk.discard = idle && old_bytes_useless(&range, span, spans, count);
+		walk.event = event_of(span);
+		error = ready_range(&range, span, &walk);
 		if (error)
 			return error;
 	}
 	return 0;
+}
+
+static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
+		       CUcontext context, struct gksm_mark **mark)
+{
+	int error;
+
+	do
+		error = walk_spans(process, spans, count, context, mark);
+	while (error == -EAGAIN);
+	return error;
 }
 
 /*

@@ -15,6 +15,7 @@
  */
 #include "load.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -81,6 +82,8 @@ static bool leave_shared(struct gksm_load *load, uint64_t page)
 	if (!gksm_page_take(load->gpu, page, GKSM_PAGE_SHARED))
 		return true;
 	error = gksm_privatize(load->gpu, page, GKSM_PAGE_SHARED, &how);
+	if (error == -ETIMEDOUT)
+		return true; /* a copy engine reads on and on: the caller looks again */
 	if (!error)
 		atomic_fetch_add(&load->gpu->counters.api_detaches, 1);
 	else if (!load->result)
