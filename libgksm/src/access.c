@@ -187,7 +187,7 @@ static int ready_range(const struct page_range *range, const struct gksm_span *s
 
 	for (page = range->first; !error && page < range->end; page++)
 		error = ready_page(range->gpu, page, walk,
-				   span && whole_page(span, gksm_page_address(range->gpu, page)));
+				   whole_page(span, gksm_page_address(range->gpu, page)));
 	return error;
 }
 
@@ -199,6 +199,19 @@ static bool any_shared(const struct page_range *range)
 		if (gksm_page_state(range->gpu, page) == GKSM_PAGE_SHARED)
 			return true;
 	return false;
+}
+
+/* For a closed gate: waits for no page, since whoever changes one may be waiting for the
+ * gate. What is not shared now is met by the caller's own walk. */
+static int detach_range(const struct page_range *range, const struct walk *walk)
+{
+	uint64_t page;
+	int error = 0;
+
+	for (page = range->first; !error && page < range->end; page++)
+		if (gksm_page_take(range->gpu, page, GKSM_PAGE_SHARED))
+			error = make_private(range->gpu, page, GKSM_PAGE_SHARED, walk, false);
+	return error;
 }
 
 /*
@@ -243,7 +256,7 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 		for (i = 0; !error && i < count; i++)
 			if ((spans[i].flags & GKSM_SPAN_WRITE) &&
 			    range_of(process, &spans[i], &range))
-				error = ready_range(&range, NULL, &walk);
+				error = detach_range(&range, &walk);
 		gksm_gate_open(&process->gate);
 		if (error)
 			return; /* met again, and answered, by the caller's own walk */

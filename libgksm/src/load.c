@@ -178,6 +178,10 @@ static void load_range(struct gksm_load *load, CUdeviceptr destination, const ch
 		} else {
 			done = load_part(load, page, offset, source, part) != PART_PLAIN;
 		}
+		/* A page that is LOADING already is waited for inside the gate that plain
+		 * copies want. */
+		if (done && plain.bytes)
+			gksm_load_flush(load);
 		if (done)
 			plain_flush(load, &plain, stream);
 		else
