@@ -92,11 +92,16 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 		error = gksm_privatize(gpu, page, from, &how);
 		if (error == -ENOMEM && !spare) {
 			spare = gksm_spares_take(&cow->spares, &how.backing);
-			if (spare && gksm_page_take(gpu, page, from))
-				error = gksm_privatize(gpu, page, from, &how);
+			/* Somebody else may have taken the page since it was put back. */
+			if (spare)
+				error = gksm_page_take(gpu, page, from)
+						? gksm_privatize(gpu, page, from, &how)
+						: -EAGAIN;
 		}
-		if (error && spare)
+		if (error == -EAGAIN)
 			gksm_spares_return(&cow->spares, &how.backing);
+		else if (error && spare)
+			gksm_spares_spoil(&cow->spares, &how.backing);
 		gksm_engine_leave(engine);
 	}
 	gksm_mutex_unlock(&engine->cow_lock);

@@ -50,6 +50,15 @@ void gksm_spares_return(struct gksm_spares *spares, const struct gksm_backing *b
 	spares->state[slot] = GKSM_SPARE_READY;
 }
 
+void gksm_spares_spoil(struct gksm_spares *spares, const struct gksm_backing *backing)
+{
+	unsigned slot = (unsigned)((backing->scratch - spares->base) / PAGE);
+
+	/* USED: the scratch mapping, and the memory with it, goes at the next refill. */
+	gksm_handle_release(spares->gpu, spares->handle[slot]);
+	spares->state[slot] = GKSM_SPARE_USED;
+}
+
 static unsigned target(const struct gksm_gpu *gpu)
 {
 	uint64_t shared = atomic_load(&gpu->counters.in_state[GKSM_PAGE_SHARED]);

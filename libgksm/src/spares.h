@@ -32,6 +32,10 @@ int gksm_spares_init(struct gksm_spares *spares, struct gksm_gpu *gpu);
 bool gksm_spares_take(struct gksm_spares *spares, struct gksm_backing *backing);
 void gksm_spares_return(struct gksm_spares *spares, const struct gksm_backing *backing);
 
+/* Instead of handing it back: it may have been written to, and whoever takes a spare
+ * relies on its zeros. */
+void gksm_spares_spoil(struct gksm_spares *spares, const struct gksm_backing *backing);
+
 /* After the faults are answered: unmaps the scratch addresses of used spares, prepares
  * new ones up to what the number of shared pages asks for, gives back what is too
  * much. */
