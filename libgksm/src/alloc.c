@@ -422,6 +422,7 @@ void gksm_context_gone(struct gksm *process, CUcontext context)
 		if (!engine)
 			continue;
 		gksm_wait_idle(process, context, -1);
+		gksm_marks_reap(gpu);
 		while (claim_any(gpu, context, &slot, &allocation)) {
 			pages_release(gpu, allocation.first_page, allocation.pages);
 			range_give(gpu, slot);

@@ -49,7 +49,7 @@ int gksm_mark_add(struct gksm_mark **mark, struct gksm_gpu *gpu, uint64_t page)
 	return 0;
 }
 
-static void reap(struct gksm_gpu *gpu)
+void gksm_marks_reap(struct gksm_gpu *gpu)
 {
 	struct gksm_mark *done = NULL;
 	struct gksm_mark **link;
@@ -107,7 +107,7 @@ void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream)
 			mark->next = gpu->marks;
 			gpu->marks = mark;
 			gksm_mutex_unlock(&gpu->marks_lock);
-			reap(gpu);
+			gksm_marks_reap(gpu);
 		}
 		mark = next;
 	}
@@ -132,7 +132,7 @@ int gksm_marks_wait(struct gksm_gpu *gpu, uint64_t page)
 		return 0;
 	deadline = gksm_now_ns() + (limit_ms ? limit_ms : DEFAULT_WAIT_MS) * 1000000ull;
 	for (;;) {
-		reap(gpu);
+		gksm_marks_reap(gpu);
 		if (atomic_load(&gpu->pages[page].copy_busy) == 0)
 			return 0;
 		if (gksm_now_ns() > deadline)

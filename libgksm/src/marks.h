@@ -35,6 +35,9 @@ void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream);
 /* Nothing was enqueued: the marks go now. */
 void gksm_mark_drop(struct gksm_mark *mark);
 
+/* Counts out what has been read. Before a context goes: its events go with it. */
+void gksm_marks_reap(struct gksm_gpu *gpu);
+
 /* Waits until no copy engine reads the page: 0, or -ETIMEDOUT after half the hold
  * deadline. Usable by the COW thread. */
 int gksm_marks_wait(struct gksm_gpu *gpu, uint64_t page);
