@@ -28,6 +28,7 @@
 #include "gksm/guard.h"
 #include "gpu.h"
 #include "link.h"
+#include "marks.h"
 #include "privatize.h"
 #include "report.h"
 #include "spares.h"
@@ -43,6 +44,7 @@ struct gksm_cow {
 	struct gksm_gpu *gpu;
 	int wake_fd;
 	_Atomic bool unshare;
+	bool unshare_left; /* a page was left for another pass: a copy engine reads it */
 	struct gksm_spares spares;
 	struct gksm_fault faults[BATCH]; /* read, not answered */
 	size_t fault_count;
@@ -267,8 +269,15 @@ static void unshare_page(struct gksm_cow *cow, uint64_t page)
 
 	if (!engine || !may_remap(cow, engine->context))
 		return;
-	if (gksm_page_take(cow->gpu, page, GKSM_PAGE_SHARED))
-		give_private(cow, page, GKSM_PAGE_SHARED, GKSM_DETACH_UNSHARE);
+	if (gksm_page_take(cow->gpu, page, GKSM_PAGE_SHARED)) {
+		/* To wait for the copy here would keep faults waiting. */
+		if (atomic_load(&cow->gpu->pages[page].copy_busy)) {
+			gksm_page_put(cow->gpu, page, GKSM_PAGE_SHARED);
+			cow->unshare_left = true;
+		} else {
+			give_private(cow, page, GKSM_PAGE_SHARED, GKSM_DETACH_UNSHARE);
+		}
+	}
 	if (atomic_load(&cow->gpu->guard) != GKSM_GUARD_FAULT)
 		gksm_gate_open(&cow->gpu->process->gate);
 }
@@ -279,6 +288,9 @@ static void unshare_some(struct gksm_cow *cow, uint64_t *cursor)
 	struct gksm_gpu *gpu = cow->gpu;
 	unsigned done = 0;
 
+	gksm_marks_reap(gpu);
+	if (*cursor == 0)
+		cow->unshare_left = false;
 	while (*cursor < gpu->arena_pages && done < UNSHARE_STEP) {
 		if (gksm_page_state(gpu, *cursor) == GKSM_PAGE_SHARED) {
 			unshare_page(cow, *cursor);
@@ -288,7 +300,8 @@ static void unshare_some(struct gksm_cow *cow, uint64_t *cursor)
 	}
 	if (*cursor == gpu->arena_pages) {
 		*cursor = 0;
-		atomic_store(&cow->unshare, false);
+		if (!cow->unshare_left)
+			atomic_store(&cow->unshare, false);
 	}
 }
 
@@ -302,7 +315,9 @@ static void *run(void *argument)
 	cow->gpu->process->driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		bool unsharing = atomic_load(&cow->unshare);
-		int timeout = cow->fault_count ? DEFERRED_POLL_MS : unsharing ? 0 : IDLE_POLL_MS;
+		int timeout = cow->fault_count || cow->unshare_left ? DEFERRED_POLL_MS
+			      : unsharing			    ? 0
+								    : IDLE_POLL_MS;
 
 		fds[0] = (struct pollfd){.fd = cow->wake_fd, .events = POLLIN};
 		fds[1] = (struct pollfd){.fd = cow->gpu->guard_fd, .events = POLLIN};
