@@ -59,10 +59,14 @@ static CUresult back_gpu(struct gksm *process, struct gksm_gpu *gpu, const uint6
 	return result;
 }
 
+/* A page that is loading counts: it may hold what an earlier copy brought. */
 static bool has_unbacked(const struct gksm_gpu *gpu)
 {
-	return atomic_load(&gpu->counters.in_state[GKSM_PAGE_UNBACKED]) ||
-	       atomic_load(&gpu->counters.in_state[GKSM_PAGE_FILLING]);
+	const _Atomic uint64_t *in_state = gpu->counters.in_state;
+
+	return atomic_load(&in_state[GKSM_PAGE_UNBACKED]) ||
+	       atomic_load(&in_state[GKSM_PAGE_FILLING]) ||
+	       atomic_load(&in_state[GKSM_PAGE_LOADING]) || atomic_load(&in_state[GKSM_PAGE_BUSY]);
 }
 
 CUresult gksm_launch_begin(struct gksm *process, const uint64_t *words, size_t word_count,
