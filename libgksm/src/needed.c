@@ -18,6 +18,7 @@
 	X(cuCtxPopCurrent_v2)             \
 	X(cuCtxPushCurrent_v2)            \
 	X(cuCtxSynchronize)               \
+	X(cuDeviceGetAttribute)           \
 	X(cuDeviceGetName)                \
 	X(cuDeviceGetUuid)                \
 	X(cuDeviceTotalMem_v2)            \
