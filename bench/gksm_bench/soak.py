@@ -34,7 +34,7 @@ from gksm_bench.demo.workers import Worker
 from gksm_bench.metrics import free_port, read_metrics
 from gksm_bench.processes import ChildError, termination_as_exit
 from gksm_bench.simgpu import Probe, memory_probe, simulated_gpu
-from gksm_bench.stack import Stack, wait_until
+from gksm_bench.stack import PATIENT, Stack, wait_until
 
 VRAM = 1 << 30
 MODEL_BYTES = 64 << 20  # the embedding and a few layers
@@ -290,7 +290,7 @@ def run(options: argparse.Namespace, console: Console) -> Tally:
             title = "killing all but gksmd" if spare_gksmd else "killing anybody"
             task = progress.add_task(title, total=options.kills)
             port = free_port()
-            config = f'{LOAD}[metrics]\nlisten = "127.0.0.1:{port}"\n'
+            config = f'{PATIENT}{LOAD}[metrics]\nlisten = "127.0.0.1:{port}"\n'
             with ExitStack() as undo:
                 gpu = undo.enter_context(
                     simulated_gpu(options.build, vram=VRAM, room=limit * (options.instances + 2))

@@ -20,11 +20,19 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from gksm_bench.processes import ChildError, kill, spawn, stop, tail
-from gksm_bench.simgpu import clean_environment
+from gksm_bench.simgpu import SimulatedGpu, clean_environment
 
 START_SECONDS = 30.0
 POLL_SECONDS = 0.02
 DOMAIN = "bench"
+
+# Guard times are meant for a GPU; a simulated one, on a machine with other things to do,
+# stands still for longer without anybody being at fault.
+PATIENT = """
+[guard]
+hold_deadline_ms = 10000
+stall_budget_ms = 1000
+"""
 
 
 class Gpu(Protocol):
@@ -72,7 +80,8 @@ class Stack:
 
     Every process of our uid is in one trust domain, unless `domain_rules` says
     otherwise: a list of argument lists for `gksmctl trust-domain add`.
-    `config` is the text of gksm.toml, after what the stack needs itself.
+    `config` is the text of gksm.toml, after what the stack needs itself; by default a
+    simulated GPU gets PATIENT, a real one nothing.
     """
 
     def __init__(
@@ -80,13 +89,14 @@ class Stack:
         gpu: Gpu,
         *,
         folder: Path | None = None,
-        config: str = "",
+        config: str | None = None,
         domain_rules: list[list[str]] | None = None,
         guard_options: Sequence[str] = (),
     ) -> None:
         self.gpu = gpu
         self.given_folder = folder
-        self.config = config
+        simulated = isinstance(gpu, SimulatedGpu)
+        self.config = config if config is not None else PATIENT if simulated else ""
         self.domain_rules = (
             [[DOMAIN, "--match", f"uid={os.getuid()}", *guard_options]]
             if domain_rules is None

@@ -67,7 +67,7 @@ def run(options: Options, console: Console) -> Result:
             room = (options.instances + 1) * model_bytes + SLACK_BYTES
             gpu = undo.enter_context(simulated_gpu(options.build, room=room))
         console.print(headline(gpu))
-        config = "" if not options.gpu else '[guard]\ndefault = "auto"\n'
+        config = None if not options.gpu else '[guard]\ndefault = "auto"\n'
         guard = [] if not options.gpu or gpu.guard else ["--guard", "optimistic"]
         stack = undo.enter_context(Stack(gpu, config=config, guard_options=guard))
         return tell(

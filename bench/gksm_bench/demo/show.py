@@ -96,7 +96,10 @@ def mib(count: int) -> str:
 def show(result: Result, console: Console) -> None:
     """Print the table and the totals."""
     table = Table(
-        title="MiB of GPU memory for each process", title_justify="left", box=box.SIMPLE_HEAD
+        title="MiB of GPU memory for each process",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
     )
     table.add_column("process", no_wrap=True)
     for heading in ("virtual", "private", "shared", "proportional", "load s", "wrong"):
@@ -111,7 +114,7 @@ def show(result: Result, console: Console) -> None:
             mib(row.proportional_bytes),
             f"{row.load_seconds:.2f}",
             Text(str(row.corrupt_pages), style="green" if row.corrupt_pages == 0 else "bold red"),
-            f"{row.pages_written} by {row.written_by}" if row.pages_written else "",
+            f"{row.pages_written}, {row.written_by}" if row.pages_written else "",
         )
     console.print(table)
     totals = Table(show_header=False, box=None)
