@@ -30,9 +30,12 @@ def main() -> int:
             command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
             command += ["--disable-pip-version-check", *source, "-d", folder, *requirements]
             if subprocess.run(command, check=False).returncode != 0:
-                print(f"cannot get {', '.join(requirements)}: the CUDA {release} headers are needed "
-                      "to build; give WHEELHOUSE=dir with those wheels if there is no network",
-                      file=sys.stderr)
+                wanted = ", ".join(requirements)
+                print(
+                    f"cannot get {wanted}: the CUDA {release} headers are needed to build; "
+                    "give WHEELHOUSE=dir with those wheels if there is no network",
+                    file=sys.stderr,
+                )
                 return 1
             for wheel in Path(folder).glob("*.whl"):
                 unpack_headers(wheel, args.into / release / "include")

@@ -17,13 +17,13 @@ test: libgksm-tests
 
 $(OUT)/tests/%.o: libgksm/tests/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -D_GNU_SOURCE -Ilibgksm/include -iquote libgksm/src -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_ALL) -D_GNU_SOURCE -Ilibgksm/include -iquote libgksm/src -MMD -MP -c $< -o $@
 
 $(OUT)/tests/hash_pages $(OUT)/tests/hash_speed: $(OUT)/tests/%: $(OUT)/tests/%.o $(GKSM_TEST_HASH) $(GKSM_TEST_BASE)
-	$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
+	$(Q)$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
 
 $(OUT)/tests/link_client: $(OUT)/tests/link_client_requests.o
 $(OUT)/tests/link_client $(OUT)/tests/link_fuzz: $(OUT)/tests/%: $(OUT)/tests/%.o $(GKSM_TEST_LINK) $(GKSM_TEST_BASE)
-	$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
+	$(Q)$(CC) $(SANITIZE) -pthread -o $@ $^ -ldl
 
 -include $(GKSM_TESTS:%=%.d) $(OUT)/tests/link_client_requests.d

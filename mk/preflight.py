@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
+import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -18,36 +21,45 @@ def shortages(build: Path, wheelhouse: Path | None) -> list[str]:
     """One sentence for each thing that is missing; empty when all is well."""
     found = []
     if sys.version_info < NEEDED_PYTHON:
-        found.append(f"python3 is {sys.version.split()[0]}; 3.10 or newer is needed (PYTHON=python3.11)")
-    for tool in ("gcc", "make"):
-        if shutil.which(tool) is None:
-            found.append(f"{tool} is not installed (Debian, Ubuntu: apt install build-essential)")
-    try:
-        import ensurepip  # noqa: F401
-    except ImportError:
+        version = sys.version.split()[0]
+        found.append(f"python3 is {version}; 3.10 or newer is needed (PYTHON=python3.11)")
+    found += [
+        f"{tool} is not installed (Debian, Ubuntu: apt install build-essential)"
+        for tool in ("gcc", "make")
+        if shutil.which(tool) is None
+    ]
+    if importlib.util.find_spec("ensurepip") is None:
         found.append("python3 has no venv (Debian, Ubuntu: apt install python3-venv)")
-    memory = {
-        line.split(":")[0]: int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()
-    }
-    available = memory["MemAvailable"] / 2**20
+    available = available_gib()
     if available < NEEDED_RAM_GIB:
         found.append(f"{available:.1f} GiB of memory are free; {NEEDED_RAM_GIB:.0f} are needed")
     place = build if build.exists() else Path.cwd()
     free = shutil.disk_usage(place).free / 2**30
     if free < NEEDED_DISK_GIB and not (build / "venv/.done").exists():
-        found.append(f"{free:.1f} GiB of disk are free at {place}; {NEEDED_DISK_GIB:.0f} are needed")
+        found.append(
+            f"{free:.1f} GiB of disk are free at {place}; {NEEDED_DISK_GIB:.0f} are needed"
+        )
     if wheelhouse is not None:
         if not wheelhouse.is_dir():
             found.append(f"WHEELHOUSE={wheelhouse} is not a folder")
     elif not (build / "venv/.done").exists() and not index_reachable():
-        found.append("the Python package index cannot be reached; give WHEELHOUSE=dir with the wheels")
+        found.append(
+            "the Python package index cannot be reached; give WHEELHOUSE=dir with the wheels"
+        )
     return found
+
+
+def available_gib() -> float:
+    """Memory that can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, amount = line.split()[:2]
+        if name == "MemAvailable:":
+            return int(amount) / 2**20
+    return NEEDED_RAM_GIB
 
 
 def index_reachable() -> bool:
     """Whether pip's configured index answers at all, with any status."""
-    import subprocess
-
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     url = answer.stdout.strip() or "https://pypi.org/simple/"

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import re
-import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ import msgspec
 from gksmd.config import decode_hook, encode_hook
 from gksmd.core import Core
 from gksmd.domains import Container, Decision, Domain, Subject
+from gksmd.identity import ended
 from gksmd.jsonlines import RefusedError
 
 log = logging.getLogger(__name__)
@@ -192,8 +192,7 @@ class Registry:
             raise RefusedError(f"process {pid} is not there ({error.strerror}).") from error
         # The pidfd is of whoever has the pid now: only the same start time makes it ours.
         try:
-            ended = select.select([pidfd], [], [], 0)[0]
-            if ended or _start_ticks(pid) != start_ticks:
+            if ended(pidfd) or _start_ticks(pid) != start_ticks:
                 raise RefusedError(f"process {pid} has ended.")
         except RefusedError:
             os.close(pidfd)

@@ -69,15 +69,15 @@
 
 #include "cuda_abi.h"
 
+/* clang-format off */
 #define GKSM_PAGE_STATES(X) \
 	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(SHARED) X(BUSY) X(LOST)
 
-#define GKSM_PAGE_EVENTS(X)                                                                   \
-	X(LOAD_PART)                                                                          \
-	X(LOAD_FULL)                                                                          \
-	X(COMMIT)                                                                             \
-	X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) \
-		X(LOSE)
+#define GKSM_PAGE_EVENTS(X) \
+	X(LOAD_PART) X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) \
+	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
+
+/* clang-format on */
 
 enum gksm_page_state {
 #define X(name) GKSM_PAGE_##name,

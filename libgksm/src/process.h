@@ -26,8 +26,8 @@ struct gksm_functions;
 
 /* Read once, at the first successful cuInit, from the environment. */
 struct gksm_settings {
-	bool disabled;          /* GKSM_DISABLE=1 */
-	char socket_path[108];  /* GKSM_SOCKET, else /run/gksm/gksm.sock */
+	bool disabled;		/* GKSM_DISABLE=1 */
+	char socket_path[108];	/* GKSM_SOCKET, else /run/gksm/gksm.sock */
 	char driver_path[4096]; /* GKSM_DRIVER, else libcuda.so.1 as the loader finds it */
 	unsigned hello_wait_ms; /* how long cuInit may wait for gksmd: GKSM_HELLO_WAIT_MS, 1000 */
 };
@@ -48,13 +48,13 @@ struct gksm {
 	_Atomic(struct gksm_gpu *) gpus[GKSM_GPUS_MAX]; /* by CUdevice; made at first use */
 	struct gksm_mutex gpus_lock;
 	bool gpu_refused[GKSM_GPUS_MAX]; /* tried once, cannot be managed */
-	struct gksm_gate gate; /* held around enqueues; closed while mappings change */
+	struct gksm_gate gate;		 /* held around enqueues; closed while mappings change */
 	_Atomic uint64_t next_buffer_id;
-	_Atomic uint32_t gated_gpus; /* with a guard that needs the launch gate */
-	_Atomic bool paused; /* CONTROL: no new attaches or publications */
+	_Atomic uint32_t gated_gpus;		      /* with a guard that needs the launch gate */
+	_Atomic bool paused;			      /* CONTROL: no new attaches or publications */
 	struct gksm_primary primaries[GKSM_GPUS_MAX]; /* by CUdevice */
 	_Atomic bool ipc_reported;
-	struct gksm_exports *exports; /* of interpose/export.c, made at first use */
+	struct gksm_exports *exports;	  /* of interpose/export.c, made at first use */
 	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
 };
 

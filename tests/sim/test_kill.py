@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from gksm_bench.simgpu import Probe, SimulatedGpu
-from gksm_bench.stack import Stack, wait_until
+from gksm_bench.stack import PATIENT, Stack, wait_until
 
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote
@@ -30,7 +30,7 @@ KNOWN = list(range(1, 9))
 OFFSET = 20 * 1024
 # GKSM_TEST_ROUNDS=50 looks longer for a moment that hurts.
 ROUNDS = int(os.environ.get("GKSM_TEST_ROUNDS", "6"))
-QUICK_LEASES = "[load]\nlease_deadline_ms = 500\nload_wait_ms = 2000\n"
+QUICK_LEASES = PATIENT + "[load]\nlease_deadline_ms = 500\nload_wait_ms = 2000\n"
 
 
 @pytest.fixture

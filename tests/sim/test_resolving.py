@@ -154,7 +154,11 @@ def runtime_program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def run_runtime(program: Path, **environment: str) -> str:
     variables = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
     run = subprocess.run(
-        [program], env=variables | environment, capture_output=True, text=True, check=True,
+        [program],
+        env=variables | environment,
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=60,
     )
     return run.stdout

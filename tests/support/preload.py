@@ -37,8 +37,12 @@ def run_preloaded(text: str, preload: Path | str, timeout: float = 30, **environ
     variables = {k: v for k, v in os.environ.items() if k not in CLEARED}
     variables |= {"LD_PRELOAD": str(preload), "GKSM_SOCKET": "/nonexistent/gksm.sock"}
     run = subprocess.run(
-        [sys.executable, "-c", PRELUDE + text], env=variables | environment, timeout=timeout,
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-c", PRELUDE + text],
+        env=variables | environment,
+        timeout=timeout,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (run.returncode, run.stderr) == (0, ""), run
     return run.stdout

@@ -25,9 +25,7 @@ def overlaps(layout: Layout, sizes: list[int]) -> bool:
         for place, size in zip(layout.places, sizes, strict=True)
     )
     outside = any(end > layout.segments[segment] for segment, _, end in spans)
-    return outside or any(
-        a[0] == b[0] and a[2] > b[1] for a, b in pairwise(spans)
-    )
+    return outside or any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(spans))
 
 
 def test_the_model_fills_129_pages() -> None:

@@ -91,9 +91,7 @@ assert cuda.cuInit(0) == 0
     run_preloaded(text, libgksm, GKSM_DRIVER=str(old_driver))
 
 
-def test_on_a_driver_too_old_for_it_it_is_off_and_says_why(
-    libgksm: Path, old_driver: Path
-) -> None:
+def test_on_a_driver_too_old_for_it_it_is_off_and_says_why(libgksm: Path, old_driver: Path) -> None:
     text = """
 assert cuda.cuInit(0) == 0
 address = ctypes.c_uint64()
@@ -252,9 +250,7 @@ assert cuda.gksm_is_shared(ctypes.c_uint64(1 << 21), ctypes.c_size_t(1),
 
 
 @pytest.mark.parametrize("how", ["os.fork()", "cuda.syscall(57)"])
-def test_a_child_forked_after_cu_init_passes_through(
-    libgksm: Path, driver: Path, how: str
-) -> None:
+def test_a_child_forked_after_cu_init_passes_through(libgksm: Path, driver: Path, how: str) -> None:
     text = f"""
 assert cuda.cuInit(0) == 0
 def shared():
@@ -274,8 +270,10 @@ def test_where_the_kernel_cannot_empty_pages_in_children_they_still_pass_through
     libgksm: Path, driver: Path, folder: Path
 ) -> None:
     source = folder / "nowipe.c"
-    source.write_text("int refused;\nint madvise(void *a, unsigned long b, int c);\n"
-                      "int madvise(void *a, unsigned long b, int c) { refused++; return -1; }\n")
+    source.write_text(
+        "int refused;\nint madvise(void *a, unsigned long b, int c);\n"
+        "int madvise(void *a, unsigned long b, int c) { refused++; return -1; }\n"
+    )
     text = """
 assert cuda.cuInit(0) == 0
 assert ctypes.c_int.in_dll(ctypes.CDLL(os.environ["OLD_KERNEL"]), "refused").value > 0
@@ -306,8 +304,13 @@ length = cuda.gksm_records(short, ctypes.c_size_t(len(short)))
 assert length == len(short.value) and short.value.endswith(b"\\n"), "whole lines only"
 assert records().startswith(short.value.decode())
 """
-    run_preloaded(text, libgksm, GKSM_DRIVER=str(driver), GKSM_HELLO_WAIT_MS="soon",
-                  GKSM_SOCKET="/" + "long/" * 30)
+    run_preloaded(
+        text,
+        libgksm,
+        GKSM_DRIVER=str(driver),
+        GKSM_HELLO_WAIT_MS="soon",
+        GKSM_SOCKET="/" + "long/" * 30,
+    )
 
 
 def test_a_forked_child_does_not_keep_the_parents_connection(
@@ -339,8 +342,13 @@ assert os.waitpid(child, 0)[1] == 0, "the child has a socket"
 assert sockets()
 """
         try:
-            run_preloaded(text, libgksm, GKSM_DRIVER=str(driver), GKSM_SOCKET=str(path),
-                          GKSM_HELLO_WAIT_MS="50")
+            run_preloaded(
+                text,
+                libgksm,
+                GKSM_DRIVER=str(driver),
+                GKSM_SOCKET=str(path),
+                GKSM_HELLO_WAIT_MS="50",
+            )
         finally:
             thread.join(5)
             for connection in connections:

@@ -101,9 +101,7 @@ def test_what_the_table_says_of_a_page_happens(rules: ctypes.CDLL, state: str, e
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_free_page_takes_no_event_and_a_lost_one_only_its_release(
-    rules: ctypes.CDLL, event: str
-):
+def test_a_free_page_takes_no_event_and_a_lost_one_only_its_release(rules: ctypes.CDLL, event: str):
     free = rules.gksm_page_rule(STATES.index("FREE"), EVENTS.index(event))
     lost = rules.gksm_page_rule(STATES.index("LOST"), EVENTS.index(event))
     assert free.verdict == VERDICTS["-"]

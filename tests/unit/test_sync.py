@@ -33,7 +33,5 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ],
 )
 def test_sync(program: Path, part: str) -> None:
-    run = subprocess.run(
-        [program, part], capture_output=True, text=True, check=False, timeout=60
-    )
+    run = subprocess.run([program, part], capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")

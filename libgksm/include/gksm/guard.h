@@ -37,9 +37,9 @@
 #include <stdint.h>
 
 enum gksm_guard_state {
-	GKSM_STATE_PASS = 0,        /* not ours: a fault is fatal */
+	GKSM_STATE_PASS = 0,	    /* not ours: a fault is fatal */
 	GKSM_STATE_HOLD_WRITES = 1, /* mapped read-only */
-	GKSM_STATE_HOLD_ALL = 2     /* not mapped, or the mapping is changing */
+	GKSM_STATE_HOLD_ALL = 2	    /* not mapped, or the mapping is changing */
 };
 
 struct gksm_guard_register {
@@ -59,7 +59,7 @@ enum gksm_fault_access {
 };
 
 struct gksm_fault {
-	uint64_t page; /* index into the arena */
+	uint64_t page;	 /* index into the arena */
 	uint32_t access; /* enum gksm_fault_access: of the first fault */
 	uint32_t reserved;
 	uint64_t held_ns; /* CLOCK_MONOTONIC */

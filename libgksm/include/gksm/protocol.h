@@ -39,7 +39,7 @@
 #define GKSM_PACKET_MAX 65536
 #define GKSM_FDS_MAX 240
 #define GKSM_PAGE_SIZE 2097152u
-#define GKSM_BATCH_MAX 512        /* entries in one LOOKUP or ANNOUNCE */
+#define GKSM_BATCH_MAX 512	  /* entries in one LOOKUP or ANNOUNCE */
 #define GKSM_SEGMENT_PAGES_MAX 32 /* 64 MiB of host copies */
 
 #define GKSM_FLAG_MORE 1u
@@ -50,7 +50,7 @@
 
 struct gksm_header {
 	uint32_t magic;
-	uint16_t type;  /* enum gksm_message */
+	uint16_t type;	/* enum gksm_message */
 	uint16_t flags; /* GKSM_FLAG_* */
 	uint32_t seq;
 	int32_t status; /* replies: 0 or a negative errno */
@@ -62,38 +62,39 @@ struct gksm_header {
 
 enum gksm_message {
 	/* type                        direction  head, entry -> reply */
-	GKSM_HELLO = 1,          /* c->d  hello -> WELCOME */
-	GKSM_WELCOME = 2,        /* d->c  welcome */
-	GKSM_GPU_OPEN = 3,       /* c->d  gpu_open -> GPU_OPENED */
-	GKSM_GPU_OPENED = 4,     /* d->c  gpu_opened */
-	GKSM_COMMIT = 5,         /* c->d  commit -> COMMITTED */
-	GKSM_COMMITTED = 6,      /* d->c  status 0, or -ENOMEM: the promise cannot be kept */
-	GKSM_USAGE = 7,          /* c->d  usage; one-way */
-	GKSM_LOOKUP = 8,         /* c->d  lookup, lookup_entry -> LOOKED_UP (1 or more packets) */
-	GKSM_LOOKED_UP = 9,      /* d->c  -, lookup_result; fds in the order of the hits */
-	GKSM_WAIT = 10,          /* c->d  wait, wait_entry -> LOOKED_UP (as tickets resolve) */
-	GKSM_PUBLISH = 11,       /* c->d  publish, publish_entry; one fd an entry -> PUBLISHED */
-	GKSM_PUBLISHED = 12,     /* d->c  -, publish_result */
-	GKSM_LEASE_DROP = 13,    /* c->d  gpu_ref, lease_entry; one-way */
-	GKSM_SEGMENT_GET = 14,   /* c->d  segment_get -> SEGMENT (one fd, writable) */
-	GKSM_SEGMENT_SEAL = 15,  /* c->d  segment_ref; one-way: no writable mapping is left */
-	GKSM_SEGMENT_OPEN = 16,  /* c->d  segment_ref -> SEGMENT (one fd, sealed) */
-	GKSM_SEGMENT = 17,       /* d->c  segment */
-	GKSM_ATTACHED = 18,      /* c->d  gpu_ref, page_entry; one-way: grants become mappings */
-	GKSM_DETACHED = 19,      /* c->d  gpu_ref, page_entry; one-way: mapping or grant given up */
-	GKSM_ANNOUNCE = 20,      /* c->d  gpu_ref, page_entry -> ANNOUNCED */
-	GKSM_ANNOUNCED = 21,     /* d->c  -, announce_result */
-	GKSM_REPORT = 22,        /* c->d  report, text bytes (entry_bytes 1); one-way */
-	GKSM_CONTROL = 23,       /* d->c  control; seq 0 */
+	GKSM_HELLO = 1,		/* c->d  hello -> WELCOME */
+	GKSM_WELCOME = 2,	/* d->c  welcome */
+	GKSM_GPU_OPEN = 3,	/* c->d  gpu_open -> GPU_OPENED */
+	GKSM_GPU_OPENED = 4,	/* d->c  gpu_opened */
+	GKSM_COMMIT = 5,	/* c->d  commit -> COMMITTED */
+	GKSM_COMMITTED = 6,	/* d->c  status 0, or -ENOMEM: the promise cannot be kept */
+	GKSM_USAGE = 7,		/* c->d  usage; one-way */
+	GKSM_LOOKUP = 8,	/* c->d  lookup, lookup_entry -> LOOKED_UP (1 or more packets) */
+	GKSM_LOOKED_UP = 9,	/* d->c  -, lookup_result; fds in the order of the hits */
+	GKSM_WAIT = 10,		/* c->d  wait, wait_entry -> LOOKED_UP (as tickets resolve) */
+	GKSM_PUBLISH = 11,	/* c->d  publish, publish_entry; one fd an entry -> PUBLISHED */
+	GKSM_PUBLISHED = 12,	/* d->c  -, publish_result */
+	GKSM_LEASE_DROP = 13,	/* c->d  gpu_ref, lease_entry; one-way */
+	GKSM_SEGMENT_GET = 14,	/* c->d  segment_get -> SEGMENT (one fd, writable) */
+	GKSM_SEGMENT_SEAL = 15, /* c->d  segment_ref; one-way: no writable mapping is left */
+	GKSM_SEGMENT_OPEN = 16, /* c->d  segment_ref -> SEGMENT (one fd, sealed) */
+	GKSM_SEGMENT = 17,	/* d->c  segment */
+	GKSM_ATTACHED = 18,	/* c->d  gpu_ref, page_entry; one-way: grants become mappings */
+	GKSM_DETACHED = 19,	/* c->d  gpu_ref, page_entry; one-way: mapping or grant given up */
+	GKSM_ANNOUNCE = 20,	/* c->d  gpu_ref, page_entry -> ANNOUNCED */
+	GKSM_ANNOUNCED = 21,	/* d->c  -, announce_result */
+	GKSM_REPORT = 22,	/* c->d  report, text bytes (entry_bytes 1); one-way */
+	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
 
 	/* gksmd <-> gksm-vault. Head of requests: vault_ref. */
-	GKSM_VAULT_PUT = 64,     /* vault_item entries; one fd each -> VAULT_OK */
-	GKSM_VAULT_GET = 65,     /* vault_key entries -> VAULT_FDS (fds in order; missing: status -ENOENT) */
-	GKSM_VAULT_DROP = 66,    /* vault_key entries -> VAULT_OK */
-	GKSM_VAULT_LIST = 67,    /* - -> VAULT_ITEMS (1 or more packets, no fds) */
+	GKSM_VAULT_PUT = 64, /* vault_item entries; one fd each -> VAULT_OK */
+	GKSM_VAULT_GET =
+		65, /* vault_key entries -> VAULT_FDS (fds in order; missing: status -ENOENT) */
+	GKSM_VAULT_DROP = 66, /* vault_key entries -> VAULT_OK */
+	GKSM_VAULT_LIST = 67, /* - -> VAULT_ITEMS (1 or more packets, no fds) */
 	GKSM_VAULT_OK = 68,
-	GKSM_VAULT_FDS = 69,     /* -, vault_key */
-	GKSM_VAULT_ITEMS = 70    /* -, vault_item */
+	GKSM_VAULT_FDS = 69,  /* -, vault_key */
+	GKSM_VAULT_ITEMS = 70 /* -, vault_item */
 };
 
 /* What a process may be asked to hold its mappings safe with (DESIGN.md 6). */
@@ -124,7 +125,7 @@ struct gksm_welcome {
 	uint32_t protocol;
 	uint32_t sharing; /* 0: told to stay private; why is in reason */
 	uint64_t features;
-	uint64_t instance_id; /* fresh for each connection */
+	uint64_t instance_id;  /* fresh for each connection */
 	uint64_t daemon_epoch; /* changes when gksmd restarts */
 	char domain[64];
 	char reason[128];
@@ -139,15 +140,15 @@ struct gksm_gpu_open {
 };
 
 struct gksm_gpu_opened {
-	uint32_t gpu; /* number this connection uses for the GPU from now on */
+	uint32_t gpu;	/* number this connection uses for the GPU from now on */
 	uint32_t guard; /* enum gksm_guard: the one to use */
 	uint32_t hold_deadline_ms;
 	uint32_t stall_budget_ms; /* in any second */
-	uint32_t load_wait_ms; /* how long one load may wait for other loaders */
-	uint32_t order_wait_ms; /* how long a load waits for the work before it */
-	uint32_t drain_ms; /* bound of a launch-gate drain */
-	uint32_t spare_pages; /* prepared private pages to keep at most */
-	uint64_t kinds; /* bit (1 << enum gksm_kind) that the domain shares */
+	uint32_t load_wait_ms;	  /* how long one load may wait for other loaders */
+	uint32_t order_wait_ms;	  /* how long a load waits for the work before it */
+	uint32_t drain_ms;	  /* bound of a launch-gate drain */
+	uint32_t spare_pages;	  /* prepared private pages to keep at most */
+	uint64_t kinds;		  /* bit (1 << enum gksm_kind) that the domain shares */
 };
 
 struct gksm_gpu_ref {
@@ -157,11 +158,11 @@ struct gksm_gpu_ref {
 
 enum gksm_detach_reason {
 	GKSM_DETACH_FREE = 0,
-	GKSM_DETACH_COW = 1,       /* a kernel wrote */
+	GKSM_DETACH_COW = 1,	   /* a kernel wrote */
 	GKSM_DETACH_API_WRITE = 2, /* a copy, set or graph node writes */
 	GKSM_DETACH_UNSHARE = 3,   /* told to by CONTROL, or pinned */
 	GKSM_DETACH_DECLINED = 4,  /* a grant not used: bytes differ or the page changed */
-	GKSM_DETACH_LOST = 5       /* the context died */
+	GKSM_DETACH_LOST = 5	   /* the context died */
 };
 
 /*
@@ -186,20 +187,20 @@ struct gksm_usage {
 	uint64_t shared_pages;
 	uint64_t spare_pages;
 	uint64_t foreign_bytes; /* handed out by the driver untouched */
-	uint64_t cow_events; /* held faults answered with a private copy, since start */
-	uint64_t cow_ns_total; /* from the fault held to the answer */
+	uint64_t cow_events;	/* held faults answered with a private copy, since start */
+	uint64_t cow_ns_total;	/* from the fault held to the answer */
 	uint64_t cow_ns_max;
 	uint64_t api_detaches;
-	uint64_t first_touches; /* unbacked pages backed by a fault */
-	uint64_t loaded_pages; /* filled from the host */
+	uint64_t first_touches;	 /* unbacked pages backed by a fault */
+	uint64_t loaded_pages;	 /* filled from the host */
 	uint64_t attached_pages; /* loads that moved nothing */
-	uint64_t unshared[16]; /* pages not shared, by enum gksm_unshared */
+	uint64_t unshared[16];	 /* pages not shared, by enum gksm_unshared */
 };
 
 /* Why a page is private: what `gksmctl explain` prints. Index of usage.unshared. */
 enum gksm_unshared {
 	GKSM_UNSHARED_KERNEL = 0,   /* first touched or written by a kernel */
-	GKSM_UNSHARED_API = 1,      /* written by a copy, set or graph node */
+	GKSM_UNSHARED_API = 1,	    /* written by a copy, set or graph node */
 	GKSM_UNSHARED_PARTIAL = 2,  /* never completely filled from the host */
 	GKSM_UNSHARED_ORDER = 3,    /* work before the load did not finish in time */
 	GKSM_UNSHARED_REFUSED = 4,  /* gksmd said no: off, quota, or kind not shared */
@@ -218,21 +219,21 @@ struct gksm_lookup_entry {
 };
 
 enum gksm_lookup_outcome {
-	GKSM_LOOKUP_HIT = 0,     /* page_id, an fd, maybe a host copy; a grant is outstanding */
-	GKSM_LOOKUP_LEASE = 1,   /* caller is the loader: token, deadline_ms */
+	GKSM_LOOKUP_HIT = 0,	 /* page_id, an fd, maybe a host copy; a grant is outstanding */
+	GKSM_LOOKUP_LEASE = 1,	 /* caller is the loader: token, deadline_ms */
 	GKSM_LOOKUP_PENDING = 2, /* somebody else is: token is a ticket for WAIT */
 	GKSM_LOOKUP_REFUSED = 3, /* stay private: reason is an enum gksm_unshared */
-	GKSM_LOOKUP_EXPIRED = 4  /* WAIT only: timeout_ms passed */
+	GKSM_LOOKUP_EXPIRED = 4	 /* WAIT only: timeout_ms passed */
 };
 
 struct gksm_lookup_result {
-	uint32_t index; /* of the entry in LOOKUP or WAIT */
+	uint32_t index;	  /* of the entry in LOOKUP or WAIT */
 	uint32_t outcome; /* enum gksm_lookup_outcome */
 	uint64_t page_id;
 	uint64_t token;
 	uint32_t deadline_ms;
 	uint32_t reason;
-	uint64_t segment_id; /* 0: no host copy */
+	uint64_t segment_id;	 /* 0: no host copy */
 	uint64_t segment_offset; /* bytes */
 };
 
@@ -259,7 +260,7 @@ struct gksm_publish_entry {
 
 struct gksm_publish_result {
 	uint64_t page_id; /* 0 where status is not 0 */
-	int32_t status; /* -ESTALE: the lease had lapsed; -EDQUOT: over a quota */
+	int32_t status;	  /* -ESTALE: the lease had lapsed; -EDQUOT: over a quota */
 	uint32_t reserved;
 };
 
@@ -286,7 +287,8 @@ struct gksm_segment {
 struct gksm_page_entry {
 	uint64_t page_id;
 	struct gksm_hash128 hash; /* ANNOUNCE; else 0 */
-	uint32_t mappings; /* of this entry; a page mapped at several addresses may come in several entries */
+	uint32_t mappings; /* of this entry; a page mapped at several addresses may come in several
+			      entries */
 	uint32_t reserved;
 };
 
@@ -305,7 +307,7 @@ struct gksm_report {
 };
 
 enum gksm_control_action {
-	GKSM_CONTROL_PAUSE = 1,  /* no new attaches or publications */
+	GKSM_CONTROL_PAUSE = 1, /* no new attaches or publications */
 	GKSM_CONTROL_RESUME = 2,
 	GKSM_CONTROL_UNSHARE = 3 /* PAUSE, and detach as far as memory allows */
 };
