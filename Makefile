@@ -15,8 +15,10 @@ VENV := $(BUILD)/venv
 PY := $(VENV)/bin/python
 CC ?= gcc
 ARGS ?=
-# As many jobs as there are cores, unless make was told otherwise.
-MAKEFLAGS += $(if $(findstring j,$(filter-out --%,$(firstword $(MAKEFLAGS))))$(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+# As many jobs as there are cores.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
 # make V=1 shows the commands
 Q := $(if $(V),,@)
 
