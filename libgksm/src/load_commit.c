@@ -37,6 +37,15 @@ static void fail(struct gksm_load *load, CUresult result)
 		load->result = result;
 }
 
+/* What the program is told when a page cannot be filled: a dead context's own error,
+ * or that there is no memory. */
+static CUresult why_not(const struct gksm_load *load)
+{
+	CUresult sticky = load->process->driver.cuStreamQuery(load->engine->load.in);
+
+	return sticky && sticky != CUDA_ERROR_NOT_READY ? sticky : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 void gksm_load_gate_open(struct gksm_load *load)
 {
 	if (load->gate_closed)
@@ -98,6 +107,8 @@ static int commit(struct gksm_load *load, const struct gksm_load_page *entry,
 	if (from == GKSM_PAGE_RELOAD)
 		drop_old_backing(gpu, page, index);
 	if (gksm_map(gpu, gksm_page_address(gpu, index), with->handle, access)) {
+		if (from == GKSM_PAGE_RELOAD)
+			fail(load, why_not(load));
 		gksm_page_put(gpu, index,
 			      from == GKSM_PAGE_LOADING ? GKSM_PAGE_LOADING : GKSM_PAGE_LOST);
 		return -1;
@@ -165,17 +176,37 @@ static void compare_host_copies(struct gksm_load *load, struct gksm_load_page **
 	gksm_segments_free(cache);
 }
 
+/* Imports a hit and compares it. true: the handle is the caller's. */
+static bool found_equal(struct gksm_load *load, struct gksm_load_page *entry, bool known,
+			bool equal, CUmemGenericAllocationHandle *handle, bool *collided)
+{
+	bool imported = !gksm_handle_import(load->gpu, entry->reply.fd, handle);
+
+	close(entry->reply.fd);
+	entry->reply.fd = -1;
+	if (imported && !known)
+		equal = equal_on_device(load, entry, *handle);
+	*collided = imported && !equal;
+	if (*collided)
+		gksm_handle_release(load->gpu, *handle);
+	return imported && equal;
+}
+
 void gksm_load_attach(struct gksm_load *load, struct gksm_load_page **chosen, size_t count)
 {
 	struct gksm_link *link = load->process->link;
 	unsigned gpu = (unsigned)load->gpu->device;
+	CUmemGenericAllocationHandle handles[GKSM_LOAD_BATCH];
+	struct gksm_load_page *same[GKSM_LOAD_BATCH];
 	struct gksm_load_page *failed[GKSM_LOAD_BATCH];
 	struct gksm_load_page *collided[GKSM_LOAD_BATCH];
 	uint64_t attached[GKSM_LOAD_BATCH];
+	uint64_t left[GKSM_LOAD_BATCH];
 	uint64_t declined[GKSM_LOAD_BATCH];
 	bool known[GKSM_LOAD_BATCH];
 	bool equal[GKSM_LOAD_BATCH];
-	size_t attached_count = 0;
+	size_t same_count = 0;
+	size_t left_count = 0;
 	size_t declined_count = 0;
 	size_t failed_count = 0;
 	size_t collided_count = 0;
@@ -184,36 +215,40 @@ void gksm_load_attach(struct gksm_load *load, struct gksm_load_page **chosen, si
 	compare_host_copies(load, chosen, count, known, equal);
 	for (i = 0; i < count; i++) {
 		struct gksm_load_page *entry = chosen[i];
-		struct replacement with = {
-			.shared = true,
-			.page_id = entry->reply.result.page_id,
-		};
-		bool same = equal[i];
-		bool imported;
+		bool differs;
 
-		imported = !gksm_handle_import(load->gpu, entry->reply.fd, &with.handle);
-		close(entry->reply.fd);
-		entry->reply.fd = -1;
-		if (imported && !known[i])
-			same = equal_on_device(load, entry, with.handle);
-		if (imported && same && !commit(load, entry, &with)) {
-			attached[attached_count++] = with.page_id;
-			entry->settled = true;
+		if (found_equal(load, entry, known[i], equal[i], &handles[same_count], &differs)) {
+			attached[same_count] = entry->reply.result.page_id;
+			same[same_count++] = entry;
 			continue;
 		}
-		if (imported)
-			gksm_handle_release(load->gpu, with.handle);
-		declined[declined_count++] = with.page_id;
-		if (imported && !same)
+		declined[declined_count++] = entry->reply.result.page_id;
+		if (differs)
 			collided[collided_count++] = entry;
 		else
 			failed[failed_count++] = entry;
 	}
-	if (attached_count)
-		gksm_link_attached(link, gpu, attached, attached_count);
+	/* Before any of them can be written to: gksmd must not hear that a page left before
+	 * it hears that it came. */
+	if (same_count)
+		gksm_link_attached(link, gpu, attached, same_count);
+	for (i = 0; i < same_count; i++) {
+		struct replacement with = {
+			.handle = handles[i], .shared = true, .page_id = attached[i]};
+
+		if (!commit(load, same[i], &with)) {
+			same[i]->settled = true;
+			continue;
+		}
+		gksm_handle_release(load->gpu, handles[i]);
+		left[left_count++] = attached[i];
+		failed[failed_count++] = same[i];
+	}
+	if (left_count)
+		gksm_link_detached(link, gpu, GKSM_DETACH_COW, left, left_count);
 	if (declined_count)
 		gksm_link_detached(link, gpu, GKSM_DETACH_DECLINED, declined, declined_count);
-	atomic_fetch_add(&load->gpu->counters.attached_pages, attached_count);
+	atomic_fetch_add(&load->gpu->counters.attached_pages, same_count - left_count);
 	gksm_load_gate_open(load);
 	if (failed_count)
 		gksm_load_abandon(load, failed, failed_count, GKSM_UNSHARED_DAEMON);
@@ -258,15 +293,6 @@ static void fill_new_pages(struct gksm_load *load, struct gksm_load_page **chose
 			handles[i] = 0;
 		}
 	}
-}
-
-/* What the program is told when a page cannot be filled: a dead context's own error,
- * or that there is no memory. */
-static CUresult why_not(const struct gksm_load *load)
-{
-	CUresult sticky = load->process->driver.cuStreamQuery(load->engine->load.in);
-
-	return sticky && sticky != CUDA_ERROR_NOT_READY ? sticky : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* A page whose bytes are in place, or were not to be changed, stays what it was. */
