@@ -16,6 +16,7 @@
 #include "gpu.h"
 #include "hash.h"
 #include "map.h"
+#include "marks.h"
 #include "segments.h"
 #include "streams.h"
 
@@ -374,8 +375,19 @@ static void name_page(struct gksm_load *load, uint64_t index,
 {
 	struct gksm_gpu *gpu = load->gpu;
 	struct gksm_page *page = &gpu->pages[index];
+	/* Opening a page to writes makes a hole. Without a fault guard nothing may run, and
+	 * the gate is not closed while the page is taken: those inside may wait for it. */
+	bool may_open =
+		said->status && (atomic_load(&gpu->guard) == GKSM_GUARD_FAULT || quiet(load));
 
-	if (!gksm_page_take(gpu, index, GKSM_PAGE_SHARED)) {
+	while (!gksm_page_take(gpu, index, GKSM_PAGE_SHARED)) {
+		enum gksm_page_state state = gksm_page_state(gpu, index);
+
+		/* Somebody is at it, and may yet leave it as it is. */
+		if (state == GKSM_PAGE_BUSY || state == GKSM_PAGE_SHARED) {
+			gksm_page_wait(gpu, index, GKSM_PAGE_BUSY);
+			continue;
+		}
 		/* Written to already: the page left before it had a name. */
 		if (!said->status)
 			gksm_link_detached(load->process->link, (unsigned)gpu->device,
@@ -393,7 +405,8 @@ static void name_page(struct gksm_load *load, uint64_t index,
 		return;
 	}
 	/* Refused, so nobody else has it: it may as well be written to. */
-	if (gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, index), PAGE,
+	if (!may_open || gksm_marks_wait(gpu, index) ||
+	    gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, index), PAGE,
 						&gpu->read_write, 1)) {
 		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
 		return;
@@ -482,6 +495,8 @@ void gksm_load_publish(struct gksm_load *load, struct gksm_load_page **chosen, s
 		dropped[dropped_count++] = chosen[i]->reply.result.token;
 		private[private_count++] = chosen[i];
 	}
+	/* What was replaced is replaced; nobody stands still while gksmd is asked. */
+	gksm_load_gate_open(load);
 	if (dropped_count)
 		gksm_link_lease_drop(load->process->link, (unsigned)load->gpu->device, dropped,
 				     dropped_count);
