@@ -78,9 +78,11 @@ static size_t on_announce(void *user, unsigned index, size_t *cursor,
 		uint64_t page = (*cursor)++;
 		uint64_t page_id = atomic_load(&gpu->pages[page].page_id);
 
+		enum gksm_page_state state = gksm_page_state(gpu, page);
+
 		/* A page that leaves right now says so in a DETACHED that queues behind
-		 * this. */
-		if (gksm_page_state(gpu, page) != GKSM_PAGE_SHARED || !page_id)
+		 * this; one in BUSY may yet stay. */
+		if ((state != GKSM_PAGE_SHARED && state != GKSM_PAGE_BUSY) || !page_id)
 			continue;
 		entries[count] = (struct gksm_page_entry){
 			.page_id = page_id,
