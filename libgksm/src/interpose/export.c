@@ -61,37 +61,47 @@ static struct gksm_exports *exports_of(struct gksm *process)
 	return exports;
 }
 
-/* true: it was not there; room for it is made. false: it was, or there is no memory. */
-static bool add(struct gksm_exports *exports, uint64_t buffer_id)
+static bool exported(const struct gksm_exports *exports, uint64_t buffer_id)
+{
+	for (size_t i = 0; i < exports->count; i++)
+		if (exports->buffer_ids[i] == buffer_id)
+			return true;
+	return false;
+}
+
+/* Room for one more id. false: no memory. */
+static bool make_room(struct gksm_exports *exports)
 {
 	size_t capacity = exports->capacity ? exports->capacity * 2 : 16;
 	uint64_t *ids;
 
-	for (size_t i = 0; i < exports->count; i++)
-		if (exports->buffer_ids[i] == buffer_id)
-			return false;
-	if (exports->count == exports->capacity) {
-		ids = realloc(exports->buffer_ids, capacity * sizeof(*ids));
-		if (!ids)
-			return false;
-		exports->buffer_ids = ids;
-		exports->capacity = capacity;
-	}
-	exports->buffer_ids[exports->count++] = buffer_id;
+	if (exports->count < exports->capacity)
+		return true;
+	ids = realloc(exports->buffer_ids, capacity * sizeof(*ids));
+	if (!ids)
+		return false;
+	exports->buffer_ids = ids;
+	exports->capacity = capacity;
 	return true;
 }
 
 CUresult gksm_export_allocation(struct gksm *process, const struct gksm_allocation_info *info)
 {
 	struct gksm_exports *exports = exports_of(process);
-	bool fresh;
+	CUresult result = CUDA_SUCCESS;
 
 	if (!exports)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	/* Held over the pinning: whoever asks second must find the pages pinned. */
 	gksm_mutex_lock(&exports->lock);
-	fresh = add(exports, info->buffer_id);
+	if (!exported(exports, info->buffer_id)) {
+		result = make_room(exports) ? gksm_export_pin(process, info->base, info->bytes)
+					    : CUDA_ERROR_OUT_OF_MEMORY;
+		if (result == CUDA_SUCCESS)
+			exports->buffer_ids[exports->count++] = info->buffer_id;
+	}
 	gksm_mutex_unlock(&exports->lock);
-	return fresh ? gksm_export_pin(process, info->base, info->bytes) : CUDA_SUCCESS;
+	return result;
 }
 
 /* The driver's call with the range pinned before it, and for good if it succeeds. */
