@@ -74,11 +74,13 @@ GKSM_WRAP(cuMemFreeHost)(void *memory)
 	return GKSM_REAL(cuMemFreeHost)(memory);
 }
 
+/* Not known to wait for the GPU in the driver, so it is not kept for long here: a kernel
+ * that never ends is no reason to hang. */
 GKSM_WRAP(cuMemHostUnregister)(void *memory)
 {
 	struct gksm *process = gksm_process();
 
-	if (process)
-		gksm_wait_outside(process, -1);
+	if (process && memory)
+		gksm_wait_outside(process, GKSM_OUTSIDE_MS);
 	return GKSM_REAL(cuMemHostUnregister)(memory);
 }
