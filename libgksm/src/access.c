@@ -214,12 +214,31 @@ static int detach_range(const struct page_range *range, const struct walk *walk)
 	return error;
 }
 
+static bool needs_drain(struct gksm *process, const struct gksm_span *span,
+			struct page_range *range)
+{
+	return (span->flags & GKSM_SPAN_WRITE) && range_of(process, span, range) &&
+	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_shared(range);
+}
+
+/* Waits for what runs on the device of the range, which need not be the current one.
+ * true: nothing does. */
+static bool drained(struct gksm *process, const struct page_range *range, unsigned drain_ms)
+{
+	uint64_t page = range->first;
+	const struct gksm_engine *engine;
+
+	while (page + 1 < range->end && gksm_page_state(range->gpu, page) != GKSM_PAGE_SHARED)
+		page++;
+	engine = atomic_load(&range->gpu->pages[page].engine);
+	return !engine || gksm_wait_idle(process, engine->context, (int)drain_ms) != -ETIMEDOUT;
+}
+
 /*
  * Without a fault guard a shared page may only be remapped while nothing runs. An API
  * write keeps trying, with the gate open in between so that nobody else stands still.
  */
-static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count,
-			    CUcontext context)
+static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count)
 {
 	struct walk walk = {.process = process, .event = GKSM_ON_API_WRITE};
 	bool reported = false;
@@ -227,24 +246,24 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 	for (;;) {
 		struct page_range range;
 		unsigned drain_ms = 0;
+		bool closed;
 		bool idle;
 		int error = 0;
 		size_t i;
 
 		for (i = 0; i < count; i++)
-			if ((spans[i].flags & GKSM_SPAN_WRITE) &&
-			    range_of(process, &spans[i], &range) &&
-			    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT &&
-			    any_shared(&range))
+			if (needs_drain(process, &spans[i], &range))
 				drain_ms = range.gpu->terms.drain_ms ? range.gpu->terms.drain_ms
 								     : DEFAULT_DRAIN_MS;
 		if (!drain_ms)
 			return;
-		idle = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
-		if (idle && gksm_wait_idle(process, context, (int)drain_ms) == -ETIMEDOUT) {
+		closed = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
+		idle = closed;
+		for (i = 0; idle && i < count; i++)
+			if (needs_drain(process, &spans[i], &range))
+				idle = drained(process, &range, drain_ms);
+		if (closed && !idle)
 			gksm_gate_open(&process->gate);
-			idle = false;
-		}
 		if (!idle) {
 			if (!reported)
 				gksm_report(process, GKSM_WARNING,
@@ -254,8 +273,7 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 			continue;
 		}
 		for (i = 0; !error && i < count; i++)
-			if ((spans[i].flags & GKSM_SPAN_WRITE) &&
-			    range_of(process, &spans[i], &range))
+			if (needs_drain(process, &spans[i], &range))
 				error = detach_range(&range, &walk);
 		gksm_gate_open(&process->gate);
 		if (error)
@@ -357,7 +375,7 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 	if (!gksm_spans_ours(process, spans, count))
 		return CUDA_SUCCESS;
 	context = current_context(process);
-	drain_for_write(process, spans, count, context);
+	drain_for_write(process, spans, count);
 	let_work_end(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
