@@ -102,6 +102,11 @@ static int start(struct gksm_gpu *gpu, const struct gksm_gpu_opened *opened)
 		error = open_fault_guard(gpu, opened);
 	if (!error)
 		error = gksm_cow_start(gpu);
+	/* gksmd's next answer tries again, and there is one guard to a process. */
+	if (error && gpu->guard_fd >= 0) {
+		gksm_fd_close(gpu->guard_fd);
+		gpu->guard_fd = -1;
+	}
 	if (!error && opened->guard != GKSM_GUARD_FAULT)
 		atomic_fetch_add(&gpu->process->gated_gpus, 1);
 	return error;
