@@ -89,7 +89,7 @@ static int range_take(struct gksm_gpu *gpu, struct gksm_engine *engine, size_t b
 
 static void range_give(struct gksm_gpu *gpu, uint32_t slot)
 {
-	struct gksm_allocation *allocation = &gpu->allocations[slot];
+	struct gksm_allocation *allocation;
 	uint64_t page;
 
 	gksm_mutex_lock(&gpu->range_lock);
