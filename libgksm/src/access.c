@@ -156,6 +156,10 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *wa
 
 		switch (rule.verdict) {
 		case GKSM_GO:
+			/* Waited for before the page is taken: a fault on it can be answered
+			 * meanwhile. */
+			if (state == GKSM_PAGE_SHARED && gksm_marks_wait(gpu, page))
+				continue;
 			if (!gksm_page_take(gpu, page, state))
 				continue;
 			error = make_private(gpu, page, state, walk, whole && walk->discard);

@@ -22,6 +22,7 @@
 #include "assembly.h"
 #include "gpu.h"
 #include "hash.h"
+#include "marks.h"
 #include "privatize.h"
 #include "streams.h"
 
@@ -79,7 +80,7 @@ static bool leave_shared(struct gksm_load *load, uint64_t page)
 	};
 	int error;
 
-	if (!gksm_page_take(load->gpu, page, GKSM_PAGE_SHARED))
+	if (gksm_marks_wait(load->gpu, page) || !gksm_page_take(load->gpu, page, GKSM_PAGE_SHARED))
 		return true;
 	error = gksm_privatize(load->gpu, page, GKSM_PAGE_SHARED, &how);
 	if (error == -ETIMEDOUT)
