@@ -72,7 +72,7 @@ static bool old_bytes_useless(const struct page_range *range, const struct gksm_
 	const struct gksm_page *pages = range->gpu->pages;
 	size_t i;
 
-	if (count > SPANS_COMPARED ||
+	if (count > SPANS_COMPARED || !pages[range->first].allocation ||
 	    pages[range->first].allocation != pages[range->end - 1].allocation)
 		return false;
 	for (i = 0; i < count; i++)
