@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gksm_bench.demo.kernels import BUILTIN_IMAGE
+from gksm_bench.demo.kernels import BUILTIN_IMAGE, PTX
 from gksm_bench.driver import CudaError, check, driver
 
 from tests.support.pages import PAGE, content, digest
@@ -67,7 +67,8 @@ class Actor:
         check(driver.cuInit(0))
         self.context = check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(device))))
         check(driver.cuCtxSetCurrent(self.context))
-        self.module = check(driver.cuModuleLoadData(BUILTIN_IMAGE))
+        image = BUILTIN_IMAGE if "SIMCUDA_DIR" in os.environ else PTX
+        self.module = check(driver.cuModuleLoadData(image))
         return os.getpid()
 
     def function(self, name: str) -> Any:
