@@ -80,12 +80,6 @@ void gksm_marks_reap(struct gksm_gpu *gpu)
 
 void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream)
 {
-	/* A synchronous copy is over by now; an event for it would itself be work that
-	 * the next reader finds pending. */
-	if (mark && mark->gpu->process->driver.cuStreamQuery(stream) == CUDA_SUCCESS) {
-		gksm_mark_drop(mark);
-		return;
-	}
 	while (mark) {
 		struct gksm_mark *next = mark->next;
 		struct gksm_gpu *gpu = mark->gpu;
