@@ -65,7 +65,8 @@ static unsigned target(const struct gksm_gpu *gpu)
 	uint64_t wanted = shared / SHARED_PAGES_A_SPARE;
 	uint64_t most = gpu->terms.spare_pages;
 
-	if (!shared)
+	/* Only held faults are in a hurry. */
+	if (!shared || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return 0;
 	if (wanted < SPARES_MIN)
 		wanted = SPARES_MIN;
