@@ -8,8 +8,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 NEEDED_RAM_GIB = 3.0
@@ -59,16 +57,11 @@ def available_gib() -> float:
 
 
 def index_reachable() -> bool:
-    """Whether pip's configured index answers at all, with any status."""
-    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    url = answer.stdout.strip() or "https://pypi.org/simple/"
+    """Whether pip, as it is configured here, gets an answer from its index."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "pip"]
     try:
-        with urllib.request.urlopen(url.rstrip("/") + "/pip/", timeout=20):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
+        return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+    except subprocess.TimeoutExpired:
         return False
 
 

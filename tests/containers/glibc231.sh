@@ -8,7 +8,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-mirror=${APT_MIRROR:-http://deb.debian.org/debian}
+# This machine's own Debian mirror; APT_MIRROR names one where there is none.
+mirror=${APT_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+	grep '/debian/*$' | head -n 1)}
+[[ $mirror ]] || {
+	echo "no Debian mirror is set up here: name one with APT_MIRROR" >&2
+	exit 1
+}
 work=$PWD/build/glibc-2.31-root
 root=$work/root
 here=tests/containers
@@ -36,12 +42,9 @@ fetch_root() {
 			exit 1
 		}
 	fi
-	local address
-	for address in "$mirror" http://archive.debian.org/debian; do
-		echo "deb [arch=amd64 signed-by=$key] $address bullseye main" >"$work/sources.list"
-		apt update && (cd "$work/debs" && apt download libc6 libc6-dev libc-bin \
-			linux-libc-dev libcrypt-dev) && break
-	done
+	echo "deb [arch=amd64 signed-by=$key] $mirror bullseye main" >"$work/sources.list"
+	apt update
+	(cd "$work/debs" && apt download libc6 libc6-dev libc-bin linux-libc-dev libcrypt-dev)
 	local package
 	for package in "$work"/debs/*.deb; do
 		dpkg-deb --extract "$package" "$root"
