@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The load path, in three files:
+ * The load path:
  *
- *   load.c         splits a copy into full pages, pieces of pages, and what the driver
- *                  copies as before
- *   load_batch.c   a batch of full pages: snapshot and hash, look-up, who waits for whom
- *   load_commit.c  what becomes of each page: attached, published, or private
+ *   load.c          splits a copy into full pages, pieces of pages, and what the driver
+ *                   copies as before
+ *   load_batch.c    a batch of full pages: snapshot and hash, look-up, who waits for whom
+ *   load_attach.c   what becomes of each page: a hit is compared and attached,
+ *   load_publish.c  a miss is filled and published,
+ *   load_private.c  and what cannot be shared becomes private
+ *   load_commit.c   the one place where a loaded page's mapping changes
  *
  * One load at a time runs in a context (engine->load_lock). A batch is at most
  * GKSM_LOAD_BATCH pages, each with a pinned staging page that is read once from the
@@ -56,7 +59,7 @@ void *gksm_load_add(struct gksm_load *load, uint64_t page, const void *source);
 /* Brings every page of the batch to its end and empties it. */
 void gksm_load_flush(struct gksm_load *load);
 
-/* Of load_commit.c: each settles the pages of the batch that `chosen` names. */
+/* Each settles the pages of the batch that `chosen` names. */
 void gksm_load_attach(struct gksm_load *load, struct gksm_load_page **chosen, size_t count);
 void gksm_load_publish(struct gksm_load *load, struct gksm_load_page **chosen, size_t count);
 void gksm_load_abandon(struct gksm_load *load, struct gksm_load_page **chosen, size_t count,

@@ -111,7 +111,7 @@ struct gksm_page {
 	_Atomic uint32_t state;	     /* enum gksm_page_state; a futex word */
 	_Atomic uint32_t copy_busy;  /* copy-engine reads in flight that saw it SHARED */
 	_Atomic uint32_t allocation; /* index + 1 into the gpu's allocations; 0: none */
-	_Atomic uint16_t pins;	     /* handed out, or in a live graph: never shared */
+	_Atomic uint32_t pins;	     /* handed out, or in a live graph: never shared */
 	_Atomic uint8_t unshared;    /* enum gksm_unshared, meaningful in PRIVATE */
 	_Atomic uint8_t sealed;
 	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
