@@ -98,6 +98,8 @@ static void launches_of_one_graph_never_overlap(void)
 	OK(cuMemAlloc_v2(&common_at, sizeof(seen)));
 	OK(cuMemAlloc_v2(&one, sizeof(seen)));
 	launch_fill(stream, one, 1, 1);
+	/* The launches below are in streams that are not ordered with this one. */
+	OK(cuStreamSynchronize(stream));
 	CUfunction add = kernel("add");
 	void *params[] = {&common_at, &common_at, &one, &count};
 	OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
