@@ -19,17 +19,17 @@ RELEASES = {
 
 
 def main() -> int:
-    """Unpack the headers of each release into INTO/RELEASE/include."""
+    """Unpack the headers of each release into INTO/RELEASE/include, or only fetch the wheels."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--into", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", type=Path, help="unpack the headers here")
+    where.add_argument("--wheels-into", type=Path, help="keep the wheels here, unpack nothing")
     parser.add_argument("--wheelhouse", type=Path)
     args = parser.parse_args()
-    source = ["--no-index", "--find-links", str(args.wheelhouse)] if args.wheelhouse else []
     for release, requirements in RELEASES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
-            command += ["--disable-pip-version-check", *source, "-d", folder, *requirements]
-            if subprocess.run(command, check=False).returncode != 0:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = args.wheels_into or Path(temporary)
+            if not download(requirements, folder, args.wheelhouse):
                 wanted = ", ".join(requirements)
                 print(
                     f"cannot get {wanted}: the CUDA {release} headers are needed to build; "
@@ -37,9 +37,18 @@ def main() -> int:
                     file=sys.stderr,
                 )
                 return 1
-            for wheel in Path(folder).glob("*.whl"):
-                unpack_headers(wheel, args.into / release / "include")
+            if args.into:
+                for wheel in folder.glob("*.whl"):
+                    unpack_headers(wheel, args.into / release / "include")
     return 0
+
+
+def download(requirements: list[str], folder: Path, wheelhouse: Path | None) -> bool:
+    """Put the wheels into the folder, from the package index or a folder of wheels."""
+    source = ["--no-index", "--find-links", str(wheelhouse)] if wheelhouse else []
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+    command += ["--disable-pip-version-check", *source, "-d", str(folder), *requirements]
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def unpack_headers(wheel: Path, into: Path) -> None:
