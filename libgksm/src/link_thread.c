@@ -371,9 +371,9 @@ static void hang_up(struct gksm_link *link)
 
 	link_packets_free(queued);
 	link_packets_free(link_queue_take_all(&link->own));
-	if (link->robbed)
+	if (link->robbed && link->socket != link->wake_fd)
 		gksm_fd_closed(link->socket);
-	else
+	else if (!link->robbed)
 		gksm_fd_close(link->socket);
 	link->socket = -1;
 	if (link->was_up)
@@ -393,6 +393,22 @@ static void pause_before_retry(struct gksm_link *link)
 		link->pause_ns = LINK_PAUSE_MAX_NS;
 }
 
+/*
+ * A new socket that has the wake descriptor's number shows that the application closed
+ * the latter. Read as an eventfd, the socket would lose gksmd's answers, and so would
+ * each one after it, since all get the lowest free number. false: there is no other.
+ */
+static bool apart_from_wake_fd(struct gksm_link *link, int fd)
+{
+	if (fd != link->wake_fd)
+		return true;
+	renew_wake_fd(link);
+	if (fd == link->wake_fd)
+		return false;
+	gksm_fd_opened(fd); /* renewing has taken the number off the list */
+	return true;
+}
+
 void *link_thread(void *argument)
 {
 	struct gksm_link *link = argument;
@@ -404,7 +420,9 @@ void *link_thread(void *argument)
 	for (;;) {
 		int fd = dial(link);
 
-		if (fd >= 0) {
+		if (fd >= 0 && !apart_from_wake_fd(link, fd)) {
+			gksm_fd_close(fd);
+		} else if (fd >= 0) {
 			link->socket = fd;
 			link->was_up = false;
 			link->robbed = false;

@@ -237,6 +237,19 @@ static void do_close_all(void)
 	puts("0");
 }
 
+/* The link's own descriptors are an eventfd and a socket: this takes the first alone. */
+static void do_close_events(void)
+{
+	for (int fd = 3; fd < 256; fd++) {
+		char path[32], what[64] = "";
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		if (readlink(path, what, sizeof(what) - 1) > 0 && strstr(what, "[eventfd]"))
+			close(fd);
+	}
+	puts("0");
+}
+
 static void do_limit(void)
 {
 	struct rlimit limit;
@@ -276,6 +289,7 @@ static const struct {
 	{"leave", do_leave},
 	{"fork", do_fork},
 	{"close-all", do_close_all},
+	{"close-events", do_close_events},
 	{"publish-leased", do_publish_leased},
 	{"map-ids", do_map_ids},
 	{"jump", do_jump},

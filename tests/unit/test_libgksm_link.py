@@ -637,3 +637,17 @@ def test_threads_never_get_each_others_answers(
     client.until("up", "1")
     assert client.ask("fds") == before
     echo.stop()
+
+
+def test_a_program_that_closed_the_eventfd_is_connected_again_after_a_restart(
+    daemon: ScriptedDaemon, client: LinkClient, session: Session
+) -> None:
+    session.close()
+    # While it pauses before the next attempt: the next socket gets the closed number,
+    # which must not be read as an eventfd.
+    client.until("up", "0")
+    client.ask("close-events")
+    echo = Echo(daemon)
+    echo.start()
+    client.until("lookup 0 3 1", f"0 {HIT}:3:3")
+    echo.stop()
