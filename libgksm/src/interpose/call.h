@@ -2,10 +2,7 @@
 /*
  * The one shape of every wrapper whose entry point reads or writes device memory:
  *
- *     gksm_spans_init(&spans);
- *     gksm_spans_...(&spans, ...);
- *     result = GKSM_ACCESS_CALL(process, &spans, stream, real(...));
- *     gksm_spans_free(&spans);
+ *     return GKSM_SPANS_CALL(process, gksm_spans_...(&spans, ...), stream, real(...));
  *
  * The call is made between gksm_access_begin and gksm_access_end. A load of another
  * thread may turn a page read-only in between; the driver then refuses the call with
@@ -54,18 +51,23 @@ bool gksm_call_end(struct gksm_call *call, struct gksm *process, const struct gk
 		result_;                                                           \
 	})
 
-/* A linear copy. A side that is no device address: pass what it is, or 0. */
-#define GKSM_COPY_CALL(process, destination, source, bytes, stream, real_call)   \
+/* The whole shape. `describe` is a statement that appends to a list named `spans`. */
+#define GKSM_SPANS_CALL(process, describe, stream, real_call)                    \
 	({                                                                       \
-		struct gksm_spans spans_;                                        \
-		CUresult copied_;                                                \
+		struct gksm_spans spans;                                         \
+		CUresult spanned_;                                               \
                                                                                  \
-		gksm_spans_init(&spans_);                                        \
-		gksm_spans_copy_1d(&spans_, destination, source, bytes);         \
-		copied_ = GKSM_ACCESS_CALL(process, &spans_, stream, real_call); \
-		gksm_spans_free(&spans_);                                        \
-		copied_;                                                         \
+		gksm_spans_init(&spans);                                         \
+		describe;                                                        \
+		spanned_ = GKSM_ACCESS_CALL(process, &spans, stream, real_call); \
+		gksm_spans_free(&spans);                                         \
+		spanned_;                                                        \
 	})
+
+/* A linear copy. A side that is no device address: pass what it is, or 0. */
+#define GKSM_COPY_CALL(process, destination, source, bytes, stream, real_call)                   \
+	GKSM_SPANS_CALL(process, gksm_spans_copy_1d(&spans, destination, source, bytes), stream, \
+			real_call)
 
 /* true: the load path served the copy (only ever one from host memory into an arena). */
 bool gksm_call_load(struct gksm *process, CUdeviceptr destination, CUdeviceptr source, size_t bytes,

@@ -9,16 +9,10 @@ static CUresult copy_2d(__typeof__(cuMemcpy2D_v2) *real, const CUDA_MEMCPY2D *co
 			CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_2d(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_2d(&spans, copy), ordered, real(copy));
 }
 
 GKSM_WRAP(cuMemcpy2D_v2)(const CUDA_MEMCPY2D *copy)
@@ -35,16 +29,10 @@ static CUresult copy_2d_unaligned(__typeof__(cuMemcpy2DUnaligned_v2) *real,
 				  const CUDA_MEMCPY2D *copy, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_2d(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_2d(&spans, copy), ordered, real(copy));
 }
 
 GKSM_WRAP(cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D *copy)
@@ -62,16 +50,11 @@ static CUresult copy_2d_async(__typeof__(cuMemcpy2DAsync_v2) *real, const CUDA_M
 			      CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_2d(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_2d(&spans, copy), ordered,
+			       real(copy, stream));
 }
 
 GKSM_WRAP(cuMemcpy2DAsync_v2)(const CUDA_MEMCPY2D *copy, CUstream stream)
@@ -90,16 +73,10 @@ static CUresult copy_3d(__typeof__(cuMemcpy3D_v2) *real, const CUDA_MEMCPY3D *co
 			CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_3d(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_3d(&spans, copy), ordered, real(copy));
 }
 
 GKSM_WRAP(cuMemcpy3D_v2)(const CUDA_MEMCPY3D *copy)
@@ -116,16 +93,11 @@ static CUresult copy_3d_async(__typeof__(cuMemcpy3DAsync_v2) *real, const CUDA_M
 			      CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_3d(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_3d(&spans, copy), ordered,
+			       real(copy, stream));
 }
 
 GKSM_WRAP(cuMemcpy3DAsync_v2)(const CUDA_MEMCPY3D *copy, CUstream stream)
@@ -144,16 +116,10 @@ static CUresult copy_3d_peer(__typeof__(cuMemcpy3DPeer) *real, const CUDA_MEMCPY
 			     CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_3d_peer(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_3d_peer(&spans, copy), ordered, real(copy));
 }
 
 GKSM_WRAP(cuMemcpy3DPeer)(const CUDA_MEMCPY3D_PEER *copy)
@@ -171,16 +137,11 @@ static CUresult copy_3d_peer_async(__typeof__(cuMemcpy3DPeerAsync) *real,
 				   CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_3d_peer(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_3d_peer(&spans, copy), ordered,
+			       real(copy, stream));
 }
 
 GKSM_WRAP(cuMemcpy3DPeerAsync)(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)
@@ -200,16 +161,11 @@ static CUresult copy_3d_with_attributes(__typeof__(cuMemcpy3DWithAttributesAsync
 					CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(copy, flags, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_copy_operand(&spans, copy);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(copy, flags, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_copy_operand(&spans, copy), ordered,
+			       real(copy, flags, stream));
 }
 
 GKSM_WRAP(cuMemcpy3DWithAttributesAsync)(CUDA_MEMCPY3D_BATCH_OP *copy, unsigned long long flags,

@@ -54,19 +54,13 @@ static CUresult batch_12080(__typeof__(cuMemcpyBatchAsync) *real, CUdeviceptr *d
 			    CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destinations, sources, sizes, count, attributes, attribute_indices,
 			    attribute_count, failed, stream);
-	gksm_spans_init(&spans);
-	batch(&spans, destinations, sources, sizes, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destinations, sources, sizes, count, attributes,
-				       attribute_indices, attribute_count, failed, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch(&spans, destinations, sources, sizes, count), ordered,
+			       real(destinations, sources, sizes, count, attributes,
+				    attribute_indices, attribute_count, failed, stream));
 }
 
 GKSM_WRAP(cuMemcpyBatchAsync)(CUdeviceptr *destinations, CUdeviceptr *sources, size_t *sizes,
@@ -95,19 +89,13 @@ static CUresult batch_13000(__typeof__(cuMemcpyBatchAsync_v2) *real, CUdeviceptr
 			    size_t attribute_count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destinations, sources, sizes, count, attributes, attribute_indices,
 			    attribute_count, stream);
-	gksm_spans_init(&spans);
-	batch(&spans, destinations, sources, sizes, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destinations, sources, sizes, count, attributes,
-				       attribute_indices, attribute_count, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch(&spans, destinations, sources, sizes, count), ordered,
+			       real(destinations, sources, sizes, count, attributes,
+				    attribute_indices, attribute_count, stream));
 }
 
 GKSM_WRAP(cuMemcpyBatchAsync_v2)(CUdeviceptr *destinations, CUdeviceptr *sources, size_t *sizes,
@@ -134,17 +122,11 @@ static CUresult batch_3d_12080(__typeof__(cuMemcpy3DBatchAsync) *real, size_t co
 			       unsigned long long flags, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(count, copies, failed, flags, stream);
-	gksm_spans_init(&spans);
-	batch_3d(&spans, copies, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(count, copies, failed, flags, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch_3d(&spans, copies, count), ordered,
+			       real(count, copies, failed, flags, stream));
 }
 
 GKSM_WRAP(cuMemcpy3DBatchAsync)(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, size_t *failed,
@@ -166,16 +148,11 @@ static CUresult batch_3d_13000(__typeof__(cuMemcpy3DBatchAsync_v2) *real, size_t
 			       CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(count, copies, flags, stream);
-	gksm_spans_init(&spans);
-	batch_3d(&spans, copies, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(count, copies, flags, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch_3d(&spans, copies, count), ordered,
+			       real(count, copies, flags, stream));
 }
 
 GKSM_WRAP(cuMemcpy3DBatchAsync_v2)(size_t count, CUDA_MEMCPY3D_BATCH_OP *copies,
@@ -197,16 +174,11 @@ static CUresult fabric(__typeof__(cuFabricCpyBatchAsync) *real, size_t count,
 		       CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(count, copies, flags, stream);
-	gksm_spans_init(&spans);
-	batch_fabric(&spans, copies, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(count, copies, flags, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch_fabric(&spans, copies, count), ordered,
+			       real(count, copies, flags, stream));
 }
 
 GKSM_WRAP(cuFabricCpyBatchAsync)(size_t count, CUDA_FABRIC_COPY_BATCH_OP *copies,
@@ -228,17 +200,11 @@ static CUresult decompress(__typeof__(cuMemBatchDecompressAsync) *real,
 			   size_t *failed, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(pieces, count, flags, failed, stream);
-	gksm_spans_init(&spans);
-	batch_decompress(process, &spans, pieces, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(pieces, count, flags, failed, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, batch_decompress(process, &spans, pieces, count), ordered,
+			       real(pieces, count, flags, failed, stream));
 }
 
 GKSM_WRAP(cuMemBatchDecompressAsync)(CUmemDecompressParams *pieces, size_t count,

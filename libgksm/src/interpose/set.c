@@ -8,16 +8,11 @@ static CUresult set_8(__typeof__(cuMemsetD8_v2) *real, CUdeviceptr destination, 
 		      size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1),
+			       ordered, real(destination, value, count));
 }
 
 GKSM_WRAP(cuMemsetD8_v2)(CUdeviceptr destination, unsigned char value, size_t count)
@@ -35,17 +30,11 @@ static CUresult set_8_async(__typeof__(cuMemsetD8Async) *real, CUdeviceptr desti
 			    unsigned char value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1);
-	result =
-		GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1),
+			       ordered, real(destination, value, count, stream));
 }
 
 GKSM_WRAP(cuMemsetD8Async)(CUdeviceptr destination, unsigned char value, size_t count,
@@ -66,17 +55,12 @@ static CUresult set_2d_8(__typeof__(cuMemsetD2D8_v2) *real, CUdeviceptr destinat
 			 unsigned char value, size_t width, size_t height, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 1, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 1, width, height),
+			       ordered, real(destination, pitch, value, width, height));
 }
 
 GKSM_WRAP(cuMemsetD2D8_v2)(CUdeviceptr destination, size_t pitch, unsigned char value, size_t width,
@@ -98,17 +82,12 @@ static CUresult set_2d_8_async(__typeof__(cuMemsetD2D8Async) *real, CUdeviceptr 
 			       CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 1, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 1, width, height),
+			       ordered, real(destination, pitch, value, width, height, stream));
 }
 
 GKSM_WRAP(cuMemsetD2D8Async)(CUdeviceptr destination, size_t pitch, unsigned char value,
@@ -129,16 +108,11 @@ static CUresult set_16(__typeof__(cuMemsetD16_v2) *real, CUdeviceptr destination
 		       unsigned short value, size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1),
+			       ordered, real(destination, value, count));
 }
 
 GKSM_WRAP(cuMemsetD16_v2)(CUdeviceptr destination, unsigned short value, size_t count)
@@ -156,17 +130,11 @@ static CUresult set_16_async(__typeof__(cuMemsetD16Async) *real, CUdeviceptr des
 			     unsigned short value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1);
-	result =
-		GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1),
+			       ordered, real(destination, value, count, stream));
 }
 
 GKSM_WRAP(cuMemsetD16Async)(CUdeviceptr destination, unsigned short value, size_t count,
@@ -187,17 +155,12 @@ static CUresult set_2d_16(__typeof__(cuMemsetD2D16_v2) *real, CUdeviceptr destin
 			  unsigned short value, size_t width, size_t height, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 2, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 2, width, height),
+			       ordered, real(destination, pitch, value, width, height));
 }
 
 GKSM_WRAP(cuMemsetD2D16_v2)(CUdeviceptr destination, size_t pitch, unsigned short value,
@@ -219,17 +182,12 @@ static CUresult set_2d_16_async(__typeof__(cuMemsetD2D16Async) *real, CUdevicept
 				CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 2, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 2, width, height),
+			       ordered, real(destination, pitch, value, width, height, stream));
 }
 
 GKSM_WRAP(cuMemsetD2D16Async)(CUdeviceptr destination, size_t pitch, unsigned short value,
@@ -250,16 +208,11 @@ static CUresult set_32(__typeof__(cuMemsetD32_v2) *real, CUdeviceptr destination
 		       unsigned int value, size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1),
+			       ordered, real(destination, value, count));
 }
 
 GKSM_WRAP(cuMemsetD32_v2)(CUdeviceptr destination, unsigned int value, size_t count)
@@ -277,17 +230,11 @@ static CUresult set_32_async(__typeof__(cuMemsetD32Async) *real, CUdeviceptr des
 			     unsigned int value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1);
-	result =
-		GKSM_ACCESS_CALL(process, &spans, ordered, real(destination, value, count, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1),
+			       ordered, real(destination, value, count, stream));
 }
 
 GKSM_WRAP(cuMemsetD32Async)(CUdeviceptr destination, unsigned int value, size_t count,
@@ -308,17 +255,12 @@ static CUresult set_2d_32(__typeof__(cuMemsetD2D32_v2) *real, CUdeviceptr destin
 			  unsigned int value, size_t width, size_t height, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 4, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 4, width, height),
+			       ordered, real(destination, pitch, value, width, height));
 }
 
 GKSM_WRAP(cuMemsetD2D32_v2)(CUdeviceptr destination, size_t pitch, unsigned int value, size_t width,
@@ -340,17 +282,12 @@ static CUresult set_2d_32_async(__typeof__(cuMemsetD2D32Async) *real, CUdevicept
 				CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(destination, pitch, value, width, height, stream);
-	gksm_spans_init(&spans);
-	gksm_spans_memset_2d(&spans, destination, pitch, 4, width, height);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered,
-				  real(destination, pitch, value, width, height, stream));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process,
+			       gksm_spans_memset_2d(&spans, destination, pitch, 4, width, height),
+			       ordered, real(destination, pitch, value, width, height, stream));
 }
 
 GKSM_WRAP(cuMemsetD2D32Async)(CUdeviceptr destination, size_t pitch, unsigned int value,

@@ -10,16 +10,12 @@ static CUresult write_32(__typeof__(cuStreamWriteValue32) *real, CUstream stream
 			 CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_add(&spans, address, 4, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(
+		process, gksm_spans_add(&spans, address, 4, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE),
+		ordered, real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value,
@@ -41,16 +37,12 @@ static CUresult write_64(__typeof__(cuStreamWriteValue64) *real, CUstream stream
 			 CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_add(&spans, address, 8, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(
+		process, gksm_spans_add(&spans, address, 8, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE),
+		ordered, real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWriteValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value,
@@ -71,16 +63,11 @@ static CUresult wait_32(__typeof__(cuStreamWaitValue32) *real, CUstream stream, 
 			cuuint32_t value, unsigned int flags, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_wait_value(&spans, address, 4);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_wait_value(&spans, address, 4), ordered,
+			       real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value,
@@ -101,16 +88,11 @@ static CUresult wait_64(__typeof__(cuStreamWaitValue64) *real, CUstream stream, 
 			cuuint64_t value, unsigned int flags, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_wait_value(&spans, address, 8);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_wait_value(&spans, address, 8), ordered,
+			       real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWaitValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value,
@@ -131,16 +113,11 @@ static CUresult batch(__typeof__(cuStreamBatchMemOp) *real, CUstream stream, uns
 		      CUstreamBatchMemOpParams *operations, unsigned int flags, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, count, operations, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_stream_ops(&spans, operations, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, count, operations, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_stream_ops(&spans, operations, count), ordered,
+			       real(stream, count, operations, flags));
 }
 
 GKSM_WRAP(cuStreamBatchMemOp)(CUstream stream, unsigned int count,
@@ -162,16 +139,12 @@ static CUresult write_32_v2(__typeof__(cuStreamWriteValue32_v2) *real, CUstream 
 			    CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_add(&spans, address, 4, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(
+		process, gksm_spans_add(&spans, address, 4, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE),
+		ordered, real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWriteValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value,
@@ -193,16 +166,12 @@ static CUresult write_64_v2(__typeof__(cuStreamWriteValue64_v2) *real, CUstream 
 			    CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_add(&spans, address, 8, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(
+		process, gksm_spans_add(&spans, address, 8, GKSM_SPAN_WRITE | GKSM_SPAN_EVERY_BYTE),
+		ordered, real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWriteValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value,
@@ -224,16 +193,11 @@ static CUresult wait_32_v2(__typeof__(cuStreamWaitValue32_v2) *real, CUstream st
 			   CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_wait_value(&spans, address, 4);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_wait_value(&spans, address, 4), ordered,
+			       real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWaitValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value,
@@ -255,16 +219,11 @@ static CUresult wait_64_v2(__typeof__(cuStreamWaitValue64_v2) *real, CUstream st
 			   CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, address, value, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_wait_value(&spans, address, 8);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, address, value, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_wait_value(&spans, address, 8), ordered,
+			       real(stream, address, value, flags));
 }
 
 GKSM_WRAP(cuStreamWaitValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value,
@@ -286,16 +245,11 @@ static CUresult batch_v2(__typeof__(cuStreamBatchMemOp_v2) *real, CUstream strea
 			 unsigned int flags, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
-	struct gksm_spans spans;
-	CUresult result;
 
 	if (!process)
 		return real(stream, count, operations, flags);
-	gksm_spans_init(&spans);
-	gksm_spans_stream_ops(&spans, operations, count);
-	result = GKSM_ACCESS_CALL(process, &spans, ordered, real(stream, count, operations, flags));
-	gksm_spans_free(&spans);
-	return result;
+	return GKSM_SPANS_CALL(process, gksm_spans_stream_ops(&spans, operations, count), ordered,
+			       real(stream, count, operations, flags));
 }
 
 GKSM_WRAP(cuStreamBatchMemOp_v2)(CUstream stream, unsigned int count,
