@@ -191,6 +191,34 @@ static void unanswered(struct gksm_lookup_reply *replies, size_t count)
 			.result = {.index = (uint32_t)i, .outcome = LINK_UNANSWERED}, .fd = -1};
 }
 
+/*
+ * LOOKUP and WAIT: one reply for each of request->count entries, into request->replies.
+ * What came is taken apart again if the request fails; with `partly`, what came by the
+ * timeout is an answer (-ETIMEDOUT), and the rest is left LINK_UNANSWERED.
+ */
+static int look_up(struct gksm_link *link, struct gksm_request *request, const void *head,
+		   size_t head_bytes, const void *entries, size_t entry_bytes, uint64_t timeout_ns,
+		   bool partly)
+{
+	struct gksm_packet *packet;
+	int status;
+
+	if (!link || request->gpu >= LINK_GPUS)
+		return -ENOTCONN;
+	if (request->count > GKSM_BATCH_MAX)
+		return -EINVAL;
+	if (request->count == 0)
+		return 0;
+	packet = gksm_packet_new(request->type, head, head_bytes, entry_bytes, request->count);
+	if (packet)
+		memcpy(gksm_packet_entry(packet, 0), entries, request->count * entry_bytes);
+	unanswered(request->replies, request->count);
+	status = ask(link, request, packet, timeout_ns);
+	if (status && !(partly && status == -ETIMEDOUT))
+		discard(link, request);
+	return status;
+}
+
 int gksm_link_lookup(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 		     const struct gksm_hash128 *hashes, size_t count,
 		     struct gksm_lookup_reply *replies)
@@ -201,24 +229,9 @@ int gksm_link_lookup(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 				       .gpu = gpu,
 				       .count = count,
 				       .replies = replies};
-	struct gksm_packet *packet;
-	int status;
 
-	if (!link || gpu >= LINK_GPUS)
-		return -ENOTCONN;
-	if (count > GKSM_BATCH_MAX)
-		return -EINVAL;
-	if (count == 0)
-		return 0;
-	packet = gksm_packet_new(GKSM_LOOKUP, &head, sizeof(head), sizeof(struct gksm_lookup_entry),
-				 count);
-	if (packet)
-		memcpy(gksm_packet_entry(packet, 0), hashes, count * sizeof(*hashes));
-	unanswered(replies, count);
-	status = ask(link, &request, packet, LINK_REQUEST_NS);
-	if (status)
-		discard(link, &request);
-	return status;
+	return look_up(link, &request, &head, sizeof(head), hashes,
+		       sizeof(struct gksm_lookup_entry), LINK_REQUEST_NS, false);
 }
 
 int gksm_link_wait_tickets(struct gksm_link *link, unsigned gpu, const uint64_t *tickets,
@@ -230,25 +243,13 @@ int gksm_link_wait_tickets(struct gksm_link *link, unsigned gpu, const uint64_t 
 				       .gpu = gpu,
 				       .count = count,
 				       .replies = replies};
-	struct gksm_packet *packet;
 	int status;
 
-	if (!link || gpu >= LINK_GPUS)
-		return -ENOTCONN;
-	if (count > GKSM_BATCH_MAX)
-		return -EINVAL;
-	if (count == 0)
-		return 0;
-	packet = gksm_packet_new(GKSM_WAIT, &head, sizeof(head), sizeof(struct gksm_wait_entry),
-				 count);
-	if (packet)
-		memcpy(gksm_packet_entry(packet, 0), tickets, count * sizeof(*tickets));
-	unanswered(replies, count);
-	status = ask(link, &request, packet, timeout_ms * LINK_MS + LINK_REQUEST_NS);
-	if (status && status != -ETIMEDOUT) {
-		discard(link, &request);
+	status = look_up(link, &request, &head, sizeof(head), tickets,
+			 sizeof(struct gksm_wait_entry), timeout_ms * LINK_MS + LINK_REQUEST_NS,
+			 true);
+	if (status && status != -ETIMEDOUT)
 		return status;
-	}
 	for (size_t i = 0; i < count; i++)
 		if (replies[i].result.outcome == LINK_UNANSWERED)
 			replies[i].result.outcome = GKSM_LOOKUP_EXPIRED;
