@@ -16,11 +16,9 @@
 #include "streams.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
-#define DEFAULT_DRAIN_MS 20
 #define SPANS_COMPARED 16 /* calls with more keep the old bytes of what they write */
 
 struct walk {
-	struct gksm *process;
 	enum gksm_page_event event;
 	bool discard; /* full pages need not keep their old bytes */
 	bool pending; /* other work may touch pages this call reads */
@@ -244,7 +242,7 @@ static bool drained(struct gksm *process, const struct page_range *range, unsign
  */
 static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count)
 {
-	struct walk walk = {.process = process, .event = GKSM_ON_API_WRITE};
+	struct walk walk = {.event = GKSM_ON_API_WRITE};
 	bool reported = false;
 
 	for (;;) {
@@ -257,8 +255,7 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 
 		for (i = 0; i < count; i++)
 			if (needs_drain(process, &spans[i], &range))
-				drain_ms = range.gpu->terms.drain_ms ? range.gpu->terms.drain_ms
-								     : DEFAULT_DRAIN_MS;
+				drain_ms = range.gpu->terms.drain_ms;
 		if (!drain_ms)
 			return;
 		closed = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
@@ -303,7 +300,7 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
 		      CUcontext context, struct gksm_mark **mark)
 {
-	struct walk walk = {.process = process, .mark = mark};
+	struct walk walk = {.mark = mark};
 	bool asked = false;
 	bool idle = false;
 	size_t i;
@@ -362,9 +359,7 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_shared(&range))
 			continue;
 		if (gksm_work_pending(process, context, NULL))
-			gksm_wait_idle(process, context,
-				       range.gpu->terms.drain_ms ? (int)range.gpu->terms.drain_ms
-								 : DEFAULT_DRAIN_MS);
+			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
 		return;
 	}
 }

@@ -222,7 +222,7 @@ static int ask_promise(struct gksm_gpu *gpu, uint64_t pages)
 	size_t free_bytes = 0;
 	size_t total_bytes;
 
-	if (!gksm_gpu_lazy(gpu))
+	if (!gksm_gpu_sharing(gpu))
 		return -ENOTCONN;
 	if (gpu->process->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes))
 		return -EIO;

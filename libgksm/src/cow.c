@@ -251,7 +251,7 @@ static void read_faults(struct gksm_cow *cow)
 static bool may_remap(struct gksm_cow *cow, CUcontext context)
 {
 	struct gksm *process = cow->gpu->process;
-	uint32_t drain_ms = cow->gpu->terms.drain_ms ? cow->gpu->terms.drain_ms : 20;
+	uint32_t drain_ms = cow->gpu->terms.drain_ms;
 
 	if (atomic_load(&cow->gpu->guard) == GKSM_GUARD_FAULT)
 		return true;

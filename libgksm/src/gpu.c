@@ -163,11 +163,6 @@ bool gksm_gpu_sharing(const struct gksm_gpu *gpu)
 	       gksm_link_is_up(gpu->process->link);
 }
 
-bool gksm_gpu_lazy(const struct gksm_gpu *gpu)
-{
-	return gksm_gpu_sharing(gpu);
-}
-
 void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)
 {
 	struct gksm_counters *counters = &gpu->counters;

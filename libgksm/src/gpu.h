@@ -95,11 +95,9 @@ static inline CUdeviceptr gksm_page_address(const struct gksm_gpu *gpu, uint64_t
 	return gpu->arena_base + page * GKSM_PAGE_SIZE;
 }
 
-/* true: pages may be published and attached now. */
+/* true: gksmd is there and sharing is on: pages may be published and attached now, and new
+ * ones may stay unbacked, their bytes promised. */
 bool gksm_gpu_sharing(const struct gksm_gpu *gpu);
-
-/* true: new pages may stay unbacked, their bytes promised by gksmd. */
-bool gksm_gpu_lazy(const struct gksm_gpu *gpu);
 
 /* The counts as they are now, and telling gksmd. */
 void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *usage);

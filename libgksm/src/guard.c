@@ -112,6 +112,22 @@ static int start(struct gksm_gpu *gpu, const struct gksm_gpu_opened *opened)
 	return error;
 }
 
+/* gksmd leaves open (0) what it has no opinion on. */
+static struct gksm_gpu_opened completed(const struct gksm_gpu_opened *opened)
+{
+	struct gksm_gpu_opened terms = *opened;
+
+	if (!terms.hold_deadline_ms)
+		terms.hold_deadline_ms = 500;
+	if (!terms.load_wait_ms)
+		terms.load_wait_ms = 10000;
+	if (!terms.order_wait_ms)
+		terms.order_wait_ms = 100;
+	if (!terms.drain_ms)
+		terms.drain_ms = 20;
+	return terms;
+}
+
 void gksm_guard_start(struct gksm_gpu *gpu, const struct gksm_gpu_opened *opened)
 {
 	int error = 0;
@@ -121,8 +137,8 @@ void gksm_guard_start(struct gksm_gpu *gpu, const struct gksm_gpu_opened *opened
 	if (opened->guard != GKSM_GUARD_OFF && atomic_load(&gpu->guard) == GKSM_GUARD_OFF) {
 		/* Terms are read without the lock: they are complete before the guard is
 		 * in force, and stay as they are from then on. */
-		gpu->terms = *opened;
-		error = start(gpu, opened);
+		gpu->terms = completed(opened);
+		error = start(gpu, &gpu->terms);
 		if (!error)
 			atomic_store(&gpu->guard, opened->guard);
 	}

@@ -24,9 +24,6 @@
 /* Host memory that half-arrived pages may hold: 512 MiB. */
 #define FILLING_MAX 256
 
-#define DEFAULT_ORDER_WAIT_MS 100
-#define DEFAULT_LOAD_WAIT_MS 10000
-
 /* A stretch of the copy that the driver is to do. */
 struct plain {
 	CUdeviceptr destination;
@@ -239,8 +236,6 @@ static bool prepare(struct gksm_load *load, CUdeviceptr destination, const void 
 {
 	CUcontext current = NULL;
 	uint64_t page;
-	uint32_t order_wait_ms;
-	uint32_t load_wait_ms;
 	int error;
 
 	load->gpu = gksm_gpu_of(load->process, destination, &page);
@@ -256,16 +251,12 @@ static bool prepare(struct gksm_load *load, CUdeviceptr destination, const void 
 	    current != load->engine->context || !worthwhile(load, destination, bytes) ||
 	    !pageable(load->process, source, bytes))
 		return false;
-	order_wait_ms = load->gpu->terms.order_wait_ms;
-	load_wait_ms = load->gpu->terms.load_wait_ms;
-	error = gksm_wait_order(load->process, stream,
-				(int)(order_wait_ms ? order_wait_ms : DEFAULT_ORDER_WAIT_MS));
+	error = gksm_wait_order(load->process, stream, (int)load->gpu->terms.order_wait_ms);
 	if (error == -ETIMEDOUT)
 		count_unordered(load->gpu, bytes);
 	if (error)
 		return false;
-	load->wait_until_ns =
-		gksm_now_ns() + (load_wait_ms ? load_wait_ms : DEFAULT_LOAD_WAIT_MS) * 1000000ull;
+	load->wait_until_ns = gksm_now_ns() + load->gpu->terms.load_wait_ms * 1000000ull;
 	return true;
 }
 

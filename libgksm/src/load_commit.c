@@ -15,7 +15,6 @@
 #include "streams.h"
 
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
-#define DEFAULT_DRAIN_MS 20
 
 void gksm_load_fail(struct gksm_load *load, CUresult result)
 {
@@ -39,8 +38,7 @@ void gksm_load_gate_open(struct gksm_load *load)
 
 bool gksm_load_quiet(struct gksm_load *load)
 {
-	uint32_t drain_ms =
-		load->gpu->terms.drain_ms ? load->gpu->terms.drain_ms : DEFAULT_DRAIN_MS;
+	uint32_t drain_ms = load->gpu->terms.drain_ms;
 
 	if (!load->gate_closed &&
 	    gksm_gate_close(&load->process->gate, (int64_t)drain_ms * 1000000))

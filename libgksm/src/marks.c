@@ -6,7 +6,6 @@
 
 #include "gpu.h"
 
-#define DEFAULT_WAIT_MS 250
 #define POLL_NS 20000
 
 static void count_out(struct gksm_mark *mark)
@@ -119,12 +118,11 @@ void gksm_mark_drop(struct gksm_mark *mark)
 
 int gksm_marks_wait(struct gksm_gpu *gpu, uint64_t page)
 {
-	uint32_t limit_ms = gpu->terms.hold_deadline_ms / 2;
 	uint64_t deadline;
 
 	if (atomic_load(&gpu->pages[page].copy_busy) == 0)
 		return 0;
-	deadline = gksm_now_ns() + (limit_ms ? limit_ms : DEFAULT_WAIT_MS) * 1000000ull;
+	deadline = gksm_now_ns() + gpu->terms.hold_deadline_ms * 1000000ull / 2;
 	for (;;) {
 		gksm_marks_reap(gpu);
 		if (atomic_load(&gpu->pages[page].copy_busy) == 0)

@@ -105,7 +105,6 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	}
 	if (needs_bytes(from, how) && !scratch) {
 		scratch = gksm_mover_scratch(how->mover, 0);
-		own_scratch = true;
 		error = gksm_map(gpu, scratch, handle, &gpu->read_write);
 		own_scratch = !error;
 	}

@@ -14,8 +14,6 @@
 #include "seal.h"
 #include "streams.h"
 
-#define DEFAULT_LOAD_WAIT_MS 10000
-
 /* Reads the page back into the batch's staging page. */
 static int add_from_device(struct gksm_load *load, uint64_t page)
 {
@@ -46,15 +44,15 @@ int gksm_seal_pages(struct gksm_gpu *gpu, uint64_t first, uint64_t end)
 		.engine = atomic_load(&gpu->pages[first].engine),
 		.kind = GKSM_KIND_WEIGHTS,
 		.sealing = true,
-		.wait_until_ns = gksm_now_ns() + DEFAULT_LOAD_WAIT_MS * 1000000ull,
 	};
 	uint64_t page;
 	int error = 0;
 
 	if (!load.engine || atomic_load(&gpu->guard) != GKSM_GUARD_SEAL || !gksm_gpu_sharing(gpu))
 		return 0;
+	load.wait_until_ns = gksm_now_ns() + gpu->terms.load_wait_ms * 1000000ull;
 	/* What was enqueued before may still be writing. */
-	if (gksm_wait_idle(gpu->process, load.engine->context, DEFAULT_LOAD_WAIT_MS))
+	if (gksm_wait_idle(gpu->process, load.engine->context, (int)gpu->terms.load_wait_ms))
 		return 0;
 	gksm_mutex_lock(&load.engine->load_lock);
 	if (gksm_engine_enter(load.engine)) {
