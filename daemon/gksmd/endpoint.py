@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gksmd.protocol import Message, ProtocolError
-from gksmd.wire import close_all, receive, send
+from gksmd.wire import close_all, hang_up, receive, send
 
 RETRY_S = 0.05
 BROKEN = "protocol error"
@@ -114,7 +114,7 @@ class Endpoint:
         for _, fds in self._queue:
             close_all(fds)
         self._queue.clear()
-        self._sock.close()
+        hang_up(self._sock)
         self._on_end(reason)
 
     def _readable(self) -> None:

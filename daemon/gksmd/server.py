@@ -36,7 +36,7 @@ from gksmd.quota import Quotas
 from gksmd.requests import Requests
 from gksmd.segments import Segments
 from gksmd.vaultlink import VaultLink
-from gksmd.wire import seqpacket
+from gksmd.wire import hang_up, seqpacket
 
 LOG = logging.getLogger("gksmd.server")
 BACKLOG = 128
@@ -282,9 +282,10 @@ class Server:
     def _turn_away(self, sock: socket.socket, status: int, reason: str) -> None:
         self.state.counters.connections_refused += 1
         welcome = WELCOME.build(reason=clip(reason, 128))
-        with sock, contextlib.suppress(OSError):
-            sock.setblocking(False)
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
             sock.send(encode(lib.GKSM_WELCOME, status=status, head=welcome), socket.MSG_NOSIGNAL)
+        hang_up(sock)
 
     def _ended(self, connection: Connection, reason: str) -> None:
         self._connections.discard(connection)

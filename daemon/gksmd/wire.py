@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import resource
 import socket
@@ -40,6 +41,19 @@ def receive(sock: socket.socket) -> Message | None:
     except ProtocolError:
         close_all(fds)
         raise
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Close a connection so that the peer can still read what it was told last.
+
+    A Unix socket that is closed with unread packets in it gives the peer ECONNRESET
+    before everything that was sent to it (unix_release_sock(), net/unix/af_unix.c).
+    """
+    with sock, contextlib.suppress(OSError):
+        sock.setblocking(False)
+        sock.shutdown(socket.SHUT_RD)  # first: nothing more can come while we empty it
+        while sock.recv(1):
+            pass
 
 
 def send(sock: socket.socket, data: bytes, fds: list[int]) -> None:

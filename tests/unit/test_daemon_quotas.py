@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -200,6 +201,29 @@ def turned_away(state: Any, path: Path) -> str:
 def test_a_peer_of_another_uid_is_told_why_it_is_not_served() -> None:
     with Daemon(config="bare.uids = [12345]") as daemon, Agent() as one:
         assert "bare.uids" in one.run(turned_away, daemon.socket)
+
+
+def test_a_peer_that_spoke_before_it_was_refused_hears_why() -> None:
+    with Daemon(config="bare.uids = [12345]") as daemon, Agent() as one:
+        os.kill(daemon.gksmd_pid, signal.SIGSTOP)
+        try:
+            one.run(speak_first, daemon.socket)
+        finally:
+            os.kill(daemon.gksmd_pid, signal.SIGCONT)
+        assert "bare.uids" in one.run(hear)
+
+
+def speak_first(state: Any, path: Path) -> None:
+    """Connect and say much, as if gksmd had accepted already."""
+    state.client = Client(path)
+    head = protocol.HELLO.build(protocol_min=1, protocol_max=1)
+    for _ in range(5):
+        state.client.send(lib.GKSM_HELLO, head=head)
+
+
+def hear(state: Any) -> str:
+    """What came as the first answer."""
+    return protocol.text(protocol.WELCOME.read(state.client.receive().head).reason)
 
 
 def test_a_flood_of_look_ups_leaves_others_served(daemon: Daemon) -> None:
