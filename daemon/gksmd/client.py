@@ -7,6 +7,7 @@ thread at a time.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -128,7 +129,10 @@ class Client:
     # Requests.
 
     def hello(self, guards: int = ALL_GUARDS, protocol: int = 1, **fields: Any) -> Message:
-        """Say HELLO; keeps and returns what came back."""
+        """Say HELLO; keeps and returns what came back.
+
+        A refusal (status < 0) may have been said before HELLO was read, or even sent.
+        """
         head = HELLO.build(
             protocol_min=protocol,
             protocol_max=protocol,
@@ -136,7 +140,11 @@ class Client:
             guards=guards,
             **{"framework": b"test", **fields},
         )
-        message = self.ask(lib.GKSM_HELLO, head=head)
+        with contextlib.suppress(BrokenPipeError):
+            self.send(lib.GKSM_HELLO, head=head)
+        message = self.receive()
+        if message.type != lib.GKSM_WELCOME:
+            raise ClosedError(f"message type {message.type} where WELCOME was due")
         self.welcome = WELCOME.read(message.head)
         return message
 
