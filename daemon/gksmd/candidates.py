@@ -19,7 +19,7 @@ from gksmd.protocol import CONTROL, encode, lib
 
 LIFETIME_S = 60.0
 SWEPT_A_NOTE = 2  # more than one, so that the old ones go faster than new ones come
-CANDIDATES_MAX = 524_288  # of one domain on one GPU: 1 TiB
+NOTED_MAX = 131_072  # of one instance: 256 GiB
 TELL_DELAY_S = 0.2  # many pages are published at a time; their holders are told once
 
 
@@ -41,14 +41,15 @@ class Candidates:
     def note(self, instance: Instance, digest: bytes) -> None:
         """Remember that the instance has such a page."""
         table, now = instance.table, self._now()
-        table.candidates.pop(digest, None)  # so that the order is that of the times
+        _forget(table, digest)  # so that the order is that of the times
         self._sweep(table, now)
-        if len(table.candidates) < CANDIDATES_MAX:
+        if instance.noted < NOTED_MAX:
             table.candidates[digest] = Candidate(instance, now)
+            instance.noted += 1
 
     def published(self, publisher: Instance, page: Page) -> None:
         """The page can be attached now: whoever was noted for it is told."""
-        found = page.table.candidates.pop(page.hash, None)
+        found = _forget(page.table, page.hash)
         if found is None or found.instance is publisher or found.instance.told_to_offer:
             return
         found.instance.told_to_offer = True
@@ -57,19 +58,25 @@ class Candidates:
     def leave(self, instance: Instance) -> None:
         """The instance has ended."""
         table = instance.table
-        gone = [d for d, found in table.candidates.items() if found.instance is instance]
-        for digest in gone:
-            del table.candidates[digest]
+        for digest in [d for d, c in table.candidates.items() if c.instance is instance]:
+            _forget(table, digest)
 
     def _sweep(self, table: GpuTable, now: float) -> None:
         for _ in range(SWEPT_A_NOTE):
             oldest = next(iter(table.candidates), None)
             if oldest is None or table.candidates[oldest].offered_at > now - self.lifetime_s:
                 return
-            del table.candidates[oldest]
+            _forget(table, oldest)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _forget(table: GpuTable, digest: bytes) -> Candidate | None:
+    found = table.candidates.pop(digest, None)
+    if found is not None:
+        found.instance.noted -= 1
+    return found
 
 
 def _tell(instance: Instance) -> None:

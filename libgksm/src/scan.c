@@ -50,8 +50,14 @@ void gksm_scan_yield(struct gksm_scan *scan, uint64_t started_ns)
 	uint64_t took = gksm_now_ns() - started_ns;
 
 	atomic_fetch_add(&scan->gpu->counters.scan_ns_total, took);
-	if (scan->unhurried)
-		gksm_sleep_ns(took * (100 - scan->terms.max_percent) / scan->terms.max_percent);
+	if (!scan->unhurried)
+		return;
+	/* Woken by an order: whoever gave it waits for the end of this pass, too. */
+	if (!gksm_futex_wait(
+		    &scan->gpu->scan_wake, scan->woken,
+		    (int64_t)(took * (100 - scan->terms.max_percent) / scan->terms.max_percent)) ||
+	    atomic_load(&scan->gpu->scan_wake) != scan->woken)
+		scan->unhurried = false;
 }
 
 struct gksm_engine *gksm_scan_enter(struct gksm_scan *scan, uint64_t page)
@@ -112,6 +118,7 @@ static void *run(void *argument)
 		read_terms(scan);
 		base = scan->terms.interval_ms * MS;
 		ordered = scan->terms.pass && scan->terms.pass != atomic_load(&scan->passed);
+		scan->woken = seen;
 		scan->unhurried = !ordered;
 		if (interval < base || interval > scan->terms.max_interval_ms * MS)
 			interval = base;

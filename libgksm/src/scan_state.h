@@ -39,6 +39,7 @@ struct gksm_scan {
 	_Atomic uint32_t offer_again;
 	_Atomic uint32_t passed;
 	_Atomic uint32_t pass; /* counts all passes, from 1 */
+	uint32_t woken;	       /* scan_wake as it was when the orders were looked at */
 	bool unhurried;	       /* nobody waits for this pass: it keeps to max_percent */
 };
 
