@@ -18,6 +18,8 @@ from tests.support.api.launches import Arguments, launchers
 from tests.support.api.readers import readers
 from tests.support.api.writers import writers
 from tests.support.cuda_structs import UpdateResult
+from tests.support.network_card import Registration
+from tests.support.pages import PAGE, digest
 
 
 def all_writers() -> dict[str, Writer]:
@@ -30,6 +32,7 @@ class EntryPointActor(Actor):
 
     def prepare(self) -> None:
         self.api = Api(int(self.context))
+        self.cards: dict[int, Registration] = {}
 
     def write_by(self, name: str, address: int) -> dict[str, str]:
         """What now stands where: {offset: bytes in hex}."""
@@ -107,6 +110,24 @@ class EntryPointActor(Actor):
         handle = c_int(-1)
         arguments = (ctypes.addressof(handle), address, nbytes, dma_buf, 0)
         return self.status("cuMemGetHandleForAddressRange", *arguments)
+
+    def register(self, address: int, nbytes: int) -> int:
+        """Let a network card at the range; a number for the `card_` commands."""
+        dma_buf = 1
+        handle = c_int(-1)
+        self.api.call("cuMemGetHandleForAddressRange", byref(handle), address, nbytes, dma_buf, 0)
+        self.cards[handle.value] = Registration(handle.value)
+        return handle.value
+
+    def card_digests(self, card: int) -> list[str]:
+        data = self.cards[card].read()
+        return [digest(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
+
+    def card_write(self, card: int, at: int, word: int) -> None:
+        self.cards[card].write(at, word.to_bytes(4, "little"))
+
+    def deregister(self, card: int) -> None:
+        self.cards.pop(card).close()
 
     def context_handle(self) -> int:
         return self.api.context
