@@ -385,6 +385,7 @@ def take_all(actor: Remote, blocks: list[int]) -> None:
         blocks.append(actor.alloc(16))
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#55", "fzyzcjy/torch_memory_saver#87")
 def test_full_memory_at_allocation_is_an_ordinary_out_of_memory(sharer: Sharer) -> None:
     a = sharer()
     blocks: list[int] = []

@@ -24,6 +24,7 @@ from typing import Any
 from gksm_bench.demo.kernels import BUILTIN_IMAGE, PTX
 from gksm_bench.driver import CudaError, check, driver
 
+from tests.support.confined import hide
 from tests.support.pages import PAGE, content, digest
 
 LEGACY = 1
@@ -71,6 +72,9 @@ class Actor:
         self.module = check(driver.cuModuleLoadData(image))
         return os.getpid()
 
+    def hide(self) -> None:
+        hide()
+
     def function(self, name: str) -> Any:
         return check(driver.cuModuleGetFunction(self.module, name.encode()))
 
@@ -90,6 +94,16 @@ class Actor:
 
     def free(self, address: int) -> None:
         check(driver.cuMemFree(address))
+
+    def alloc_in_stream(self, nbytes: int, stream: str) -> int:
+        return int(check(driver.cuMemAllocAsync(nbytes, self.stream(stream))))
+
+    def alloc_from_pool(self, nbytes: int, stream: str) -> int:
+        pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuCtxGetDevice())))
+        return int(check(driver.cuMemAllocFromPoolAsync(nbytes, pool, self.stream(stream))))
+
+    def alloc_pitched(self, width: int, height: int) -> int:
+        return int(check(driver.cuMemAllocPitch(width, height, 16))[0])
 
     def info(self) -> list[int]:
         return [int(value) for value in check(driver.cuMemGetInfo())]

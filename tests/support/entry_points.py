@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.api.graphs import add_memset, graph_writers, instantiate
 from tests.support.api.launches import Arguments, launchers
 from tests.support.api.readers import readers
 from tests.support.api.writers import writers
-from tests.support.cuda_structs import UpdateResult
+from tests.support.cuda_structs import AccessDesc, AllocationProp, UpdateResult
 from tests.support.network_card import Registration
 from tests.support.pages import PAGE, digest
 
@@ -97,6 +98,61 @@ class EntryPointActor(Actor):
         if code == 0:
             self.api.call("cuMemRelease", handle.value)
         return code
+
+    def create_own(self, place: int, number: int, handle_types: int) -> list[int]:
+        """[CUresult of cuMemCreate for a place, what its handle says it is...]."""
+        handle, said = c_uint64(), AllocationProp()
+        prop = AllocationProp(type=1, handle_types=handle_types, location=(place, number))
+        code = self.status("cuMemCreate", ctypes.addressof(handle), PAGE, ctypes.addressof(prop), 0)
+        if code:
+            return [code]
+        self.own = handle.value
+        self.api.call("cuMemGetAllocationPropertiesFromHandle", byref(said), self.own)
+        location = said.location
+        return [code, said.type, said.handle_types, location.type, location.id, said.flags.rdma]
+
+    def allocation_status(self, nbytes: int) -> int:
+        """The CUresult of an allocation that is not to succeed."""
+        address = c_uint64()
+        return self.status("cuMemAlloc_v2", ctypes.addressof(address), nbytes)
+
+    def without_context(self, method: str, *arguments: int) -> Any:
+        """Run a command on a thread that has no current context."""
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(getattr(self, method)(*arguments)))
+        thread.start()
+        thread.join()
+        return answers[0]
+
+    def export_own(self) -> list[int]:
+        """The CUresults of exporting the handle made last, as a descriptor and as FABRIC."""
+        fd, fabric = c_int(-1), ctypes.create_string_buffer(64)
+        codes = [
+            self.status("cuMemExportToShareableHandle", ctypes.addressof(room), self.own, kind, 0)
+            for kind, room in ((1, fd), (8, fabric))
+        ]
+        if fd.value >= 0:
+            os.close(fd.value)
+        return codes
+
+    def use_own(self, word: int) -> list[int]:
+        """Map the handle made last, write a word there and read it; gives it all back."""
+        base = int(self.api.out(c_uint64, "cuMemAddressReserve", PAGE, 0, 0, 0))
+        rights = AccessDesc(location=(1, 0), flags=3)
+        self.api.call("cuMemMap", base, PAGE, 0, self.own, 0)
+        self.api.call("cuMemSetAccess", base, PAGE, byref(rights), 1)
+        self.write_words(base, word, 1)
+        found = self.read_words(base, 2)
+        self.api.call("cuMemUnmap", base, PAGE)
+        self.api.call("cuMemAddressFree", base, PAGE)
+        self.api.call("cuMemRelease", self.own)
+        return found
+
+    def device_attribute(self, attribute: int) -> list[int]:
+        """[CUresult, value or -1]."""
+        value = c_int(-1)
+        code = self.status("cuDeviceGetAttribute", ctypes.addressof(value), attribute, 0)
+        return [code, value.value]
 
     def sync_memops(self, address: int) -> None:
         """What a program does before it registers memory with a NIC."""
