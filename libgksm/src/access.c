@@ -10,6 +10,7 @@
 
 #include "engine.h"
 #include "gpu.h"
+#include "kept.h"
 #include "marks.h"
 #include "privatize.h"
 #include "report.h"
@@ -23,6 +24,7 @@ struct walk {
 	bool discard; /* full pages need not keep their old bytes */
 	bool pending; /* other work may touch pages this call reads */
 	struct gksm_mark **mark;
+	struct gksm_kept **kept;
 };
 
 struct page_range {
@@ -61,8 +63,9 @@ static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
 }
 
 /*
- * Nobody needs the old bytes of the pages that the span covers: the call does not read
- * them too, and it writes within one allocation, or the driver will refuse it.
+ * Nobody needs the old bytes of the pages that the span covers, if the driver takes the
+ * call: it writes there only, in one allocation, and does not read them too. Of several
+ * writes some may be done when another is refused, and then nobody knows which.
  */
 static bool old_bytes_useless(const struct page_range *range, const struct gksm_span *span,
 			      const struct gksm_span *spans, size_t count)
@@ -73,11 +76,15 @@ static bool old_bytes_useless(const struct page_range *range, const struct gksm_
 	if (count > SPANS_COMPARED || !pages[range->first].allocation ||
 	    pages[range->first].allocation != pages[range->end - 1].allocation)
 		return false;
-	for (i = 0; i < count; i++)
-		if (!(spans[i].flags & GKSM_SPAN_WRITE) &&
-		    spans[i].address < span->address + span->bytes &&
-		    span->address < spans[i].address + spans[i].bytes)
+	for (i = 0; i < count; i++) {
+		if (spans[i].flags & GKSM_SPAN_WRITE) {
+			if (&spans[i] != span)
+				return false;
+		} else if (spans[i].address < span->address + span->bytes &&
+			   span->address < spans[i].address + spans[i].bytes) {
 			return false;
+		}
+	}
 	return true;
 }
 
@@ -89,6 +96,7 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 		.why = walk->event == GKSM_ON_LAUNCH ? GKSM_UNSHARED_KERNEL : GKSM_UNSHARED_API,
 		.reason = GKSM_DETACH_API_WRITE,
 		.discard = discard,
+		.keep = walk->kept,
 	};
 	int error;
 
@@ -298,9 +306,9 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 }
 
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		      CUcontext context, struct gksm_mark **mark)
+		      CUcontext context, struct gksm_access *access)
 {
-	struct walk walk = {.mark = mark};
+	struct walk walk = {.mark = &access->mark, .kept = &access->kept};
 	bool asked = false;
 	bool idle = false;
 	size_t i;
@@ -331,12 +339,12 @@ static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_
 }
 
 static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		       CUcontext context, struct gksm_mark **mark)
+		       CUcontext context, struct gksm_access *access)
 {
 	int error;
 
 	do
-		error = walk_spans(process, spans, count, context, mark);
+		error = walk_spans(process, spans, count, context, access);
 	while (error == -EAGAIN);
 	return error;
 }
@@ -378,9 +386,10 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 	let_work_end(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
-	error = ready_spans(process, spans, count, context, &access->mark);
+	error = ready_spans(process, spans, count, context, access);
 	if (!error)
 		return CUDA_SUCCESS;
+	gksm_kept_restore(access->kept);
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&process->gate);
 	memset(access, 0, sizeof(*access));
@@ -392,8 +401,15 @@ void gksm_access_end(struct gksm_access *access, CUstream stream)
 {
 	if (!access->process)
 		return;
+	gksm_kept_drop(access->kept);
 	gksm_mark_enqueued(access->mark, stream);
 	gksm_gate_leave(&access->process->gate);
+}
+
+void gksm_access_refused(struct gksm_access *access)
+{
+	gksm_kept_restore(access->kept);
+	access->kept = NULL;
 }
 
 CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)

@@ -208,8 +208,15 @@ class EntryPointActor(Actor):
 
     # Streams
 
-    def destroy_stream(self, name: str) -> None:
-        self.api.call("cuStreamDestroy_v2", int(self.streams.pop(name)))
+    def stream_made(self, name: str) -> str:
+        self.stream(name)
+        return name
+
+    def destroy_stream(self, name: str) -> int:
+        """What was its handle."""
+        handle = int(self.streams.pop(name))
+        self.api.call("cuStreamDestroy_v2", handle)
+        return handle
 
     def begin_capture(self, name: str, mode: int) -> None:
         self.api.call("cuStreamBeginCapture_v2", int(self.stream(name)), mode)
