@@ -23,6 +23,7 @@ struct walk {
 	enum gksm_page_event event;
 	bool discard; /* full pages need not keep their old bytes */
 	bool pending; /* other work may touch pages this call reads */
+	bool *full;   /* there is no memory to give such pages: they are read as they are */
 	struct gksm_mark **mark;
 	struct gksm_kept **kept;
 };
@@ -137,15 +138,17 @@ static int read_shared(struct gksm_gpu *gpu, uint64_t page, const struct walk *w
 	*again = false;
 	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return 0; /* remaps drain all work first */
-	if (walk->pending) {
+	if (walk->pending && !*walk->full) {
 		if (marks_dropped(walk))
 			return -EAGAIN;
-		*again = gksm_page_take(gpu, page, GKSM_PAGE_SHARED);
-		if (!*again) {
-			*again = true;
+		*again = true;
+		if (!gksm_page_take(gpu, page, GKSM_PAGE_SHARED))
 			return 0;
-		}
-		return make_private(gpu, page, GKSM_PAGE_SHARED, walk, false);
+		error = make_private(gpu, page, GKSM_PAGE_SHARED, walk, false);
+		/* Better the risk that the pending work writes to the page than a read
+		 * that fails. */
+		*walk->full = error == -ENOMEM;
+		return *walk->full ? 0 : error;
 	}
 	error = gksm_mark_add(walk->mark, gpu, page);
 	*again = !error && gksm_page_state(gpu, page) != GKSM_PAGE_SHARED;
@@ -209,6 +212,13 @@ static bool any_shared(const struct page_range *range)
 		if (gksm_page_state(range->gpu, page) == GKSM_PAGE_SHARED)
 			return true;
 	return false;
+}
+
+bool gksm_span_shared(struct gksm *process, const struct gksm_span *span)
+{
+	struct page_range range;
+
+	return range_of(process, span, &range) && any_shared(&range);
 }
 
 /* For a closed gate: waits for no page, since whoever changes one may be waiting for the
@@ -306,9 +316,9 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 }
 
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		      CUcontext context, struct gksm_access *access)
+		      CUcontext context, struct gksm_access *access, bool *full)
 {
-	struct walk walk = {.mark = &access->mark, .kept = &access->kept};
+	struct walk walk = {.mark = &access->mark, .kept = &access->kept, .full = full};
 	bool asked = false;
 	bool idle = false;
 	size_t i;
@@ -341,10 +351,11 @@ static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_
 static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
 		       CUcontext context, struct gksm_access *access)
 {
+	bool full = false;
 	int error;
 
 	do
-		error = walk_spans(process, spans, count, context, access);
+		error = walk_spans(process, spans, count, context, access, &full);
 	while (error == -EAGAIN);
 	return error;
 }

@@ -57,6 +57,9 @@ void gksm_access_refused(struct gksm_access *access);
 /* true: some page of the spans is ours (cheap: range checks only). */
 bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
 
+/* true: some page of the span is shared now. */
+bool gksm_span_shared(struct gksm *process, const struct gksm_span *span);
+
 /*
  * The load path (DESIGN.md 5). Tries to serve a host-to-device copy from pageable
  * memory. true: done, *result is what the entry point returns. false: it is no case
