@@ -28,6 +28,8 @@ from gksmd.protocol import (
     PUBLISH,
     PUBLISH_ENTRY,
     PUBLISH_RESULT,
+    RECLAIM,
+    RECLAIMED,
     REPORT,
     SEGMENT,
     SEGMENT_GET,
@@ -132,7 +134,7 @@ class Client:
         head = HELLO.build(
             protocol_min=protocol,
             protocol_max=protocol,
-            features=3,
+            features=7,
             guards=guards,
             **{"framework": b"test", **fields},
         )
@@ -149,6 +151,11 @@ class Client:
         """Ask for a promise; returns the status."""
         head = COMMIT.build(gpu=gpu, pages=pages, free_bytes=free_bytes)
         return self.ask(lib.GKSM_COMMIT, head=head).status
+
+    def reclaim(self, wanted_bytes: int, gpu: int = 0) -> int:
+        """Ask for memory that nobody maps to be given up; returns the bytes."""
+        head = RECLAIM.build(gpu=gpu, bytes=wanted_bytes)
+        return int(RECLAIMED.read(self.ask(lib.GKSM_RECLAIM, head=head).head).bytes)
 
     def usage(self, gpu: int = 0, **counts: int) -> None:
         """Report absolute counts."""
