@@ -15,12 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gksmd.model import PAGE_BYTES, DomainState, Gpu, GpuTable, Instance, Page, State, Uuid
+from gksmd.protocol import lib
 from gksmd.quota import GRANTS_MAX, Quotas
 from gksmd.segments import Segments
 from gksmd.vaultlink import PAGE, SEGMENT, Item, VaultLink
 from gksmd.warm import Warm
 
 LOG = logging.getLogger("gksmd.pages")
+MODEL_ENDED = frozenset({lib.GKSM_DETACH_FREE, lib.GKSM_DETACH_DECLINED, lib.GKSM_DETACH_LOST})
 
 
 @dataclass(slots=True)
@@ -109,8 +111,11 @@ class Pages:
         self.drop_if_left(page)
         return True
 
-    def map(self, instance: Instance, page: Page, mappings: int) -> None:
-        """Set how many addresses of the instance map the page."""
+    def map(self, instance: Instance, page: Page, mappings: int, *, may_stay: bool = True) -> None:
+        """Set how many addresses of the instance map the page.
+
+        ``may_stay``: as a warm one, if that was the last.
+        """
         before = instance.mapped.get(page, 0)
         page.mappings += mappings - before
         if mappings:
@@ -121,7 +126,10 @@ class Pages:
         elif before:
             del instance.mapped[page]
             page.sharers -= 1
-        self.drop_if_left(page)
+        if may_stay or page.mappings or page.grants or page.orphan:
+            self.drop_if_left(page)
+        else:
+            self._forget([page])
 
     def attached(self, instance: Instance, page_id: int) -> None:
         """A grant became a mapping.
@@ -140,16 +148,20 @@ class Pages:
             self.map(instance, page, 1)
         self.warm.used(instance, page)
 
-    def detached(self, instance: Instance, page_id: int, declined: bool) -> None:
-        """A mapping, or a grant, was given up."""
+    def detached(self, instance: Instance, page_id: int, reason: int) -> None:
+        """A mapping, or a grant, was given up; ``reason`` is an enum gksm_detach_reason.
+
+        A page that its last sharer has written to does not stay: copies of what somebody
+        goes on using would take the memory that its next writes need.
+        """
         page = instance.table.by_id.get(page_id)
         if page is None:
             return
-        if declined and self.ungrant(instance, page):
+        if reason == lib.GKSM_DETACH_DECLINED and self.ungrant(instance, page):
             return
         before = instance.mapped.get(page, 0)
         if before:
-            self.map(instance, page, before - 1)
+            self.map(instance, page, before - 1, may_stay=reason in MODEL_ENDED)
         else:
             self.ungrant(instance, page)
 

@@ -251,9 +251,8 @@ class Requests:
         """Mappings or grants were given up."""
         head = GPU_REF.read(message.head)
         instance = connection.instance(head.gpu)
-        declined = head.reason == lib.GKSM_DETACH_DECLINED
         for page_id, *_ in PAGE_ENTRY.rows(message):
-            self.pages.detached(instance, page_id, declined)
+            self.pages.detached(instance, page_id, head.reason)
 
     def announce(self, connection: Connection, message: Message) -> None:
         """Pages that are mapped since before this connection."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +34,17 @@ class Found:
 
     @property
     def clear(self) -> bool:
-        """Whether nothing of gKSM's holds it, as far as one may look."""
-        return not self.ours and not self.unreadable
+        """Whether nothing of gKSM's holds it."""
+        return not self.ours and not self.hidden
+
+    @property
+    def hidden(self) -> list[int]:
+        """Processes that may hold it and could not be looked at.
+
+        To root of a host all are open; to root of a container its host's may not be.
+        """
+        own = {process.pid for process in self.answer.processes}
+        return [pid for pid in self.unreadable if os.geteuid() != 0 or pid in own]
 
     def container(self, holder: Holder) -> str:
         """The container of a process, or its cgroup where gksmd knows of none."""
@@ -141,7 +151,7 @@ def _record(found: Found) -> dict[str, Any]:
             for gksm, holders in ((True, found.ours), (False, found.others))
             for holder in holders
         ],
-        "not_looked_at": len(found.unreadable),
+        "hidden": found.hidden,
     }
 
 
@@ -172,9 +182,9 @@ def _show(found: Found) -> None:
             f"{'holds' if len(found.ours) == 1 else 'hold'} it; end them, or give them longer "
             "with --wait (gksmctl undrain ends the drain)."
         )
-    if found.unreadable:
+    if found.hidden:
         die(
-            f"{what} drains, but {len(found.unreadable)} processes could not be looked at; "
+            f"{what} drains, but {len(found.hidden)} processes could not be looked at; "
             "run gksmctl with sudo."
         )
     click.echo(f"{what[0].upper()}{what[1:]} drains, and nothing of gKSM's holds it.")
