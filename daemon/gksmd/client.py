@@ -44,6 +44,7 @@ from gksmd.protocol import (
 from gksmd.wire import receive, send, seqpacket
 
 ALL_GUARDS = 0b1110
+ALL_FEATURES = 0b111
 TIMEOUT_S = 30.0
 
 
@@ -134,9 +135,8 @@ class Client:
         head = HELLO.build(
             protocol_min=protocol,
             protocol_max=protocol,
-            features=7,
             guards=guards,
-            **{"framework": b"test", **fields},
+            **{"framework": b"test", "features": ALL_FEATURES, **fields},
         )
         message = self.ask(lib.GKSM_HELLO, head=head)
         self.welcome = WELCOME.read(message.head)
