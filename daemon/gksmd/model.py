@@ -254,6 +254,7 @@ class Instance:
     # Mapped or granted before the connection broke, and not announced again yet.
     unconfirmed: dict[Page, None] = field(default_factory=dict)
     load: Load | None = None  # the one that it is at, or was last
+    loaded_at: float = 0.0  # monotonic: when a page was last put to it
 
     @property
     def promised_pages(self) -> int:

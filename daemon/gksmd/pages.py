@@ -231,7 +231,7 @@ class Pages:
         dropped: list[Page] = []
         warm: set[Gpu] = set()
         may_stay: dict[GpuTable, bool] = {}
-        for page in pages:
+        for page in dict.fromkeys(pages):  # one may have been mapped and granted
             if page.mappings or page.grants or page.orphan or page.id not in page.table.by_id:
                 continue
             table = page.table

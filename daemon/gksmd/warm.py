@@ -67,10 +67,10 @@ class Warm:
     def _load_of(self, instance: Instance) -> Load:
         """The load that the instance is at."""
         load, now = instance.load, time.monotonic()
-        if load is None or now - load.used_at > GAP_S:
+        if load is None or now - instance.loaded_at > GAP_S:
             name = instance.process.framework or instance.process.identity.name or "?"
             load = instance.load = self._new(instance.table, name, now)
-        load.used_at = now
+        load.used_at = instance.loaded_at = now
         return load
 
     def _new(self, table: GpuTable, name: str, now: float) -> Load:

@@ -394,7 +394,7 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 	if (!gksm_spans_ours(process, spans, count))
 		return CUDA_SUCCESS;
 	error = begin(process, spans, count, access);
-	if (error == -ENOMEM && gksm_reclaim_spans(process, spans, count))
+	while (error == -ENOMEM && gksm_reclaim_spans(process, spans, count))
 		error = begin(process, spans, count, access);
 	/* -EIO: the driver's own call meets the dead context and says so. */
 	return error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +150,30 @@ def test_a_write_to_a_shared_page_gets_the_memory_of_warm_pages(
     assert actor.read_words(at + 3 * PAGE, 1) == [7]
     is_warm(stack, 0)
     assert len(loads(stack)) == 1
+
+
+def test_an_allocation_that_fails_while_gksmd_is_frozen_fails_and_does_not_hang(
+    stack: Stack, sharer: Callable[[], Remote]
+) -> None:
+    run_once(sharer, MODEL)
+    is_warm(stack, len(MODEL))
+    needy = sharer()
+    needy.alloc(1)
+    assert stack.gksmd is not None
+    stack.gksmd.send_signal(signal.SIGSTOP)
+    with pytest.raises(RemoteError) as caught:
+        needy.allocate("cuMemCreate", 230 * PAGE)
+    assert caught.value.code == OUT_OF_MEMORY
+    stack.gksmd.send_signal(signal.SIGCONT)
+
+    def succeeds() -> bool:
+        try:
+            needy.allocate("cuMemCreate", 230 * PAGE)
+        except RemoteError:
+            return False
+        return True
+
+    wait_until(succeeds, "the memory being had once gksmd answers again")
 
 
 def test_a_pinned_model_stays_where_an_allocation_fails(

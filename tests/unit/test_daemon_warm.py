@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from gksmd.sizes import GpuSize
 from tests.support.agents import (
     LEASE,
     OTHER_GPU,
-    PENDING,
-    REFUSED,
     Agent,
     Daemon,
     agents,
@@ -404,111 +401,3 @@ def test_warm_list_shows_who_loaded_what() -> None:
         shown = ctl(daemon, "warm", "list").stdout
         assert "vllm" in shown
         assert max(map(len, shown.splitlines())) <= 100
-
-
-@contextmanager
-def draining(daemon: Daemon, gpu: str | None = None) -> Iterator[None]:
-    daemon.ask("admin", op="drain", gpu=gpu)
-    yield
-    daemon.ask("admin", op="undrain", gpu=gpu)
-
-
-def test_a_drain_drops_what_nobody_maps_and_refuses_what_is_new() -> None:
-    with Daemon(config=warm(16)) as daemon, agents(daemon.socket, 2) as (one, other):
-        one.run(load, [1, 2])
-        run_two = [3, 4]
-        with Agent(daemon.socket) as third:
-            third.run(load, run_two)
-        eventually(lambda: warm_pages(daemon) == 2, "the pages staying")
-        [row] = [r for r in daemon.ask("status", op="warm") if r["warm_bytes"]]
-        daemon.ask("admin", op="pin_warm", load=row["load"], pinned=True)
-        with draining(daemon):
-            assert daemon.pages() == 2
-            assert one.run(next_control) == (lib.GKSM_CONTROL_DRAIN, 1)
-            assert {f.outcome for f in other.lookup(digests([1, 9]))} == {REFUSED}
-            one.kill()
-            eventually(lambda: daemon.pages() == 0, "the last pages going with their process")
-        assert other.run(next_control) == (lib.GKSM_CONTROL_DRAIN, 1)
-        assert other.run(next_control) == (lib.GKSM_CONTROL_RESUME, 1)
-        assert other.run(load, [1])["published"] == [1]
-
-
-def next_control(state: Any) -> tuple[int, int]:
-    control = state.client.control()
-    return control.action, control.gpu
-
-
-def test_a_drain_ends_the_waiting_for_other_loaders_and_refuses_what_they_publish() -> None:
-    with Daemon() as daemon, agents(daemon.socket, 2) as (loader, waiter):
-        loader.run(keep, [1])
-        waiter.run(keep, [1])
-        waiter.start(wait_kept)
-        with draining(daemon):
-            assert waiter.answer() == [REFUSED]
-            assert loader.run(publish_kept, [1]) == [-1]
-
-
-def keep(state: Any, numbers: Sequence[int]) -> list[int]:
-    state.found = state.client.lookup(digests(numbers))
-    return [f.outcome for f in state.found]
-
-
-def wait_kept(state: Any) -> list[int]:
-    assert [f.outcome for f in state.found] == [PENDING]
-    return [f.outcome for f in state.client.wait([f.token for f in state.found], 20_000)]
-
-
-def publish_kept(state: Any, numbers: Sequence[int]) -> list[int]:
-    return [status for _, status in publish(state, state.found, numbers)]
-
-
-def test_a_drain_outlives_gksmd_and_is_told_to_whoever_connects() -> None:
-    with Daemon(config=warm(16)) as daemon:
-        run_once(daemon, [1, 2])
-        daemon.ask("admin", op="drain")
-        daemon.kill_gksmd()
-        daemon.start()
-        with agents(daemon.socket, 1) as (one,):
-            assert one.run(next_control) == (lib.GKSM_CONTROL_DRAIN, 1)
-            assert [f.outcome for f in one.lookup(digests([1]))] == [REFUSED]
-            explained = daemon.ask("status", op="explain", target=str(one.pid))
-            assert any("gksmctl undrain" in note for note in explained["notes"])
-            daemon.ask("admin", op="undrain")
-            assert one.run(next_control) == (lib.GKSM_CONTROL_RESUME, 1)
-            assert one.run(load, [1])["published"] == [1]
-        daemon.kill_gksmd()
-        daemon.start()
-        with agents(daemon.socket, 1) as (one,):
-            assert one.run(load, [2])["published"] == [2]
-
-
-def test_one_gpu_drains_and_the_others_do_not() -> None:
-    with Daemon() as daemon, Agent(daemon.socket) as one, Agent(daemon.socket, OTHER_GPU) as two:
-        first, second = (g["uuid"] for g in daemon.ask("status", op="status")["gpus"])
-        with draining(daemon, first):
-            assert [f.outcome for f in one.lookup(digests([1]))] == [REFUSED]
-            assert two.run(load, [1])["published"] == [1]
-        assert one.run(load, [1])["published"] == [1]
-        with draining(daemon):
-            daemon.ask("admin", op="undrain", gpu=second)
-            assert [f.outcome for f in one.lookup(digests([2]))] == [REFUSED]
-            assert two.run(load, [2])["published"] == [2]
-
-
-def test_an_older_libgksm_is_told_nothing_that_it_would_take_for_something_else() -> None:
-    with Daemon() as daemon, Agent(daemon.socket, features=3) as one:
-        with draining(daemon):
-            assert [f.outcome for f in one.lookup(digests([1]))] == [REFUSED]
-        assert one.run(load, [1])["published"] == [1]
-        assert one.run(controls) == 0
-
-
-def controls(state: Any) -> int:
-    return len(state.client.controls)
-
-
-def test_a_gpu_that_does_not_exist_cannot_be_drained_by_half_its_name() -> None:
-    with Daemon() as daemon:
-        done = ctl(daemon, "drain", "--gpu", "GPU-12")
-        assert done.status == 1
-        assert "nvidia-smi -L" in done.stderr
