@@ -19,6 +19,7 @@ from itertools import islice
 
 from gksmd.core import Configured
 from gksmd.model import PAGE_BYTES, DomainState, Gpu, GpuTable, Instance, Load, Page, State
+from gksmd.protocol import lib
 from gksmd.sizes import GpuSize
 
 # Without a publication or attachment for this long, what follows is another load.
@@ -93,6 +94,8 @@ class Warm:
         """Nobody has the page any more, and it may stay. True: it does, until it is evicted."""
         table, load = page.table, page.load
         if not page.attachable or table.by_hash.get(page.hash) is not page:
+            return False
+        if page.kind != lib.GKSM_KIND_WEIGHTS:  # what a run computed, none starts with
             return False
         if self._limit(table) == 0 and not (load and load.pinned):
             return False

@@ -160,6 +160,19 @@ def test_descriptors_of_the_drivers_devices_are_told_from_others(tmp_path: Path)
     assert (other.pid, other.ours, other.devices) == (11, False, {ANY: 1})
 
 
+def test_gksmd_and_the_vault_are_known_where_gksmd_cannot_name_them(tmp_path: Path) -> None:
+    (tmp_path / "devices").write_text("  1 nvidia-uvm\n")
+    lines = (
+        b"/usr/bin/python3\0-m\0gksmd.vault.main\0--socket=/run/gksm/vault.sock\0",
+        b"/usr/bin/python3\0/usr/bin/gksm-vault\0",
+        b"/usr/bin/less\0/var/log/gksmd.log\0",
+    )
+    for pid, line in enumerate(lines, 10):
+        process(tmp_path, pid, ["/dev/null"])
+        (tmp_path / str(pid) / "cmdline").write_bytes(line)
+    assert [h.ours for h in Proc(tmp_path).holders()] == [True, True, False]
+
+
 def test_a_simulated_gpu_is_known_by_its_state_file(tmp_path: Path) -> None:
     folder = tmp_path / "sim" / "dev3"
     folder.mkdir(parents=True)

@@ -23,6 +23,7 @@ from tests.support.agents import (
     digests,
     eventually,
     load,
+    page_fd,
     publish,
     settled,
     take,
@@ -108,6 +109,25 @@ def test_pages_that_are_freed_stay_and_those_that_are_written_to_do_not() -> Non
         assert warm_pages(daemon) == 1
         one.detached([kept], reason=lib.GKSM_DETACH_UNSHARE)
         eventually(lambda: daemon.pages() == 1, "the end of the third")
+
+
+def test_only_weights_stay() -> None:
+    rule = f'[[domain]]\nname = "team"\nmatch = ["uid={UID}"]\nshare = ["weights", "kv"]\n'
+    with Daemon(config=warm(16), domains={"team": rule}) as daemon:
+        with agents(daemon.socket, 1) as (one,):
+            one.run(load, [1])
+            one.run(publish_kv, [2, 3])
+            assert daemon.pages() == 3
+        eventually(lambda: daemon.pages() == 1, "the end of the others")
+        assert warm_pages(daemon) == 1
+
+
+def publish_kv(state: Any, numbers: Sequence[int]) -> None:
+    kind = lib.GKSM_KIND_KV
+    found = state.client.lookup(digests(numbers), kind=kind)
+    fds = [page_fd(number) for number in numbers]
+    pages = [(f.token, d, fd) for f, d, fd in zip(found, digests(numbers), fds, strict=True)]
+    assert [status for _, status in state.client.publish(pages, kind=kind)] == [0, 0]
 
 
 def hold(state: Any, numbers: Sequence[int]) -> list[Any]:

@@ -27,6 +27,7 @@ _SIMULATED = re.compile(r"(.*/dev\d+)(/bank\d+|/state)?")
 _STATE = struct.Struct("=II16s")  # struct sim_shared: ready, version, uuid
 _STATE_READY = 0x53494D31
 _LIBRARY = "/libgksm.so"
+_DAEMONS = re.compile(rb"(?:^|[\0/])(gksmd(?:\.main)?|gksm-vault|gksmd\.vault\.main)\0")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Holder:
     pid: int
     name: str
     cgroup: str
-    ours: bool  # libgksm is in it
+    ours: bool  # libgksm is in it, or it is gksmd or gksm-vault
     devices: Counter[str]  # descriptors by GPU UUID, or ANY
 
 
@@ -114,12 +115,14 @@ class Proc:
         ours = False
         folder = self.root / str(pid)
         with suppress(OSError):
-            arguments = (folder / "cmdline").read_bytes()
-            argv0 = arguments.partition(b"\0")[0] or (folder / "comm").read_bytes().strip()
-            name = os.path.basename(argv0).decode(errors="replace")
-        with suppress(OSError):
             lines = (folder / "cgroup").read_text(errors="replace").splitlines()
             cgroup = next((line[3:] for line in lines if line.startswith("0::")), "")
+        with suppress(OSError):
+            arguments = (folder / "cmdline").read_bytes()
+            if daemon := _DAEMONS.search(arguments):
+                return Holder(pid, daemon[1].decode(), cgroup, True, devices)
+            argv0 = arguments.partition(b"\0")[0] or (folder / "comm").read_bytes().strip()
+            name = os.path.basename(argv0).decode(errors="replace")
         with suppress(OSError), (folder / "maps").open(errors="replace") as maps:
             ours = any(_LIBRARY in line for line in maps)
         return Holder(pid, name, cgroup, ours, devices)
