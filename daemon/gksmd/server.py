@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from gksmd.config import Config
+from gksmd.candidates import Candidates
+from gksmd.config import Config, Scan
 from gksmd.connection import Connection
 from gksmd.core import Configured, Decide
 from gksmd.domains import Decision
@@ -28,13 +29,15 @@ from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
-from gksmd.model import Container, Identity, Load, QuotaUse, Sharing, State, Uuid
+from gksmd.model import Container, Identity, Instance, Load, QuotaUse, Sharing, State, Uuid
+from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.peers import Peers
 from gksmd.protocol import WELCOME, clip, encode, lib
 from gksmd.publications import Publications
 from gksmd.quota import Quotas
 from gksmd.requests import Requests
+from gksmd.scanning import Scanning
 from gksmd.segments import Segments
 from gksmd.vaultlink import VaultLink
 from gksmd.warm import Warm
@@ -76,9 +79,12 @@ class Server:
             self.state, self._pages, self._leases, self._quotas, self._vault, lease_ms
         )
         self._drain = Drain(self.state, config.state_dir / "drain.json", self._warm, self._lookups)
+        self._candidates = Candidates()
+        self._scanning = Scanning(self.state, config.scan)
         publications = Publications(
-            self.state, self._pages, self._leases, self._segments, self._vault
+            self.state, self._pages, self._leases, self._candidates, self._segments, self._vault
         )
+        offers = Offers(self._pages, self._leases, self._lookups, self._candidates)
         requests = Requests(
             self.state,
             config,
@@ -86,6 +92,8 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
+            offers,
+            self._scanning,
             publications,
             self._drain,
             self._vault,
@@ -99,6 +107,7 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
+            self._candidates,
             self._quotas,
             requests,
         )
@@ -197,6 +206,19 @@ class Server:
     def vault_pid(self) -> int:
         """See ``core.Core``."""
         return self._vault.pid
+
+    @property
+    def scan(self) -> Scan:
+        """See ``core.Core``."""
+        return self._scanning.settings
+
+    def set_scan(self, settings: Scan) -> int:
+        """See ``core.Core``."""
+        return self._scanning.change(settings)
+
+    async def scan_now(self, passes: int, wait_s: float) -> list[Instance]:
+        """See ``core.Core``."""
+        return await self._scanning.now(passes, wait_s)
 
     def set_sharing(
         self,

@@ -12,7 +12,14 @@ import click
 
 import gksmd
 from gksmd.config import CONFIG_DIR, ConfigError, load_config
-from gksmd.ctl import doctor, domain_commands, drain_commands, tables, warm_commands
+from gksmd.ctl import (
+    doctor,
+    domain_commands,
+    drain_commands,
+    scan_commands,
+    tables,
+    warm_commands,
+)
 from gksmd.ctl.client import Daemon, die, to_json
 from gksmd.ctl.tables import console, size, table
 from gksmd.explain import Explanation, OnGpu
@@ -383,6 +390,7 @@ main.add_command(domain_commands.trust_domain)
 main.add_command(warm_commands.warm)
 main.add_command(drain_commands.drain)
 main.add_command(drain_commands.undrain)
+main.add_command(scan_commands.scan)
 
 
 if __name__ == "__main__":
