@@ -92,21 +92,25 @@ class Probe:
         command = [sys.executable, "-m", "gksm_bench.probe", str(device)]
         self.process: subprocess.Popen[str] = spawn(command, environment, log, piped=True)
 
-    def _ask(self) -> tuple[int, int]:
+    def _ask(self) -> tuple[int, int, int]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-            free, total = self.process.stdout.readline().split()
+            free, total, copied = self.process.stdout.readline().split()
         except (OSError, ValueError):
             raise ChildError(f"the memory probe ended: {tail(self.log)}") from None
-        return int(free), int(total)
+        return int(free), int(total), int(copied)
 
     def used_bytes(self) -> int:
         """Bytes of the device that some process or descriptor keeps allocated now."""
-        free, total = self._ask()
+        free, total, _ = self._ask()
         return total - free
+
+    def copied_bytes(self) -> int:
+        """Bytes that were ever copied from the host to the (simulated) device."""
+        return self._ask()[2]
 
     def close(self) -> None:
         """End the process."""

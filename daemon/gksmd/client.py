@@ -31,6 +31,8 @@ from gksmd.protocol import (
     PUBLISH,
     PUBLISH_ENTRY,
     PUBLISH_RESULT,
+    RECLAIM,
+    RECLAIMED,
     REPORT,
     SCAN_TERMS,
     SEGMENT,
@@ -46,6 +48,7 @@ from gksmd.protocol import (
 from gksmd.wire import receive, send, seqpacket
 
 ALL_GUARDS = 0b1110
+ALL_FEATURES = 0b1111
 TIMEOUT_S = 30.0
 
 
@@ -144,7 +147,7 @@ class Client:
             protocol_min=protocol,
             protocol_max=protocol,
             guards=guards,
-            **{"framework": b"test", "features": 3, **fields},
+            **{"framework": b"test", "features": ALL_FEATURES, **fields},
         )
         with contextlib.suppress(BrokenPipeError):
             self.send(lib.GKSM_HELLO, head=head)
@@ -163,6 +166,11 @@ class Client:
         """Ask for a promise; returns the status."""
         head = COMMIT.build(gpu=gpu, pages=pages, free_bytes=free_bytes)
         return self.ask(lib.GKSM_COMMIT, head=head).status
+
+    def reclaim(self, wanted_bytes: int, gpu: int = 0) -> int:
+        """Ask for memory that nobody maps to be given up; returns the bytes."""
+        head = RECLAIM.build(gpu=gpu, bytes=wanted_bytes)
+        return int(RECLAIMED.read(self.ask(lib.GKSM_RECLAIM, head=head).head).bytes)
 
     def usage(self, gpu: int = 0, **counts: int) -> None:
         """Report absolute counts."""

@@ -33,11 +33,16 @@ def promise(
     instance: Instance, pages: int, free_bytes: int, reserve_bytes: int, now: float
 ) -> bool:
     """Promise ``pages`` more if the GPU has them; ``now`` in seconds, monotonic."""
-    room = free_bytes - instance.table.gpu.promised_pages * PAGE_BYTES - reserve_bytes
-    if room < pages * PAGE_BYTES:
+    if lacking_bytes(instance, pages, free_bytes, reserve_bytes) > 0:
         return False
     instance.pending_commits.append((now, pages))
     return True
+
+
+def lacking_bytes(instance: Instance, pages: int, free_bytes: int, reserve_bytes: int) -> int:
+    """What the GPU would have to have more of for the promise; 0 or less: nothing."""
+    promised = instance.table.gpu.promised_pages * PAGE_BYTES
+    return pages * PAGE_BYTES + promised + reserve_bytes - free_bytes
 
 
 def report(instance: Instance, usage: Usage, now: float) -> None:

@@ -20,6 +20,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import tomli
 
+from gksmd.sizes import GpuSize, Size
+
+__all__ = ["GpuSize", "Size"]  # for those who read and write configurations
+
 T = TypeVar("T")
 
 CONFIG_DIR = Path("/etc/gksm")
@@ -41,25 +45,9 @@ Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
-_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
 
 class ConfigError(Exception):
     """The configuration cannot be used; the text is one sentence for the operator."""
-
-
-class Size(int):
-    """A number of bytes; in TOML an integer, or text with K, M, G or T (1024-based)."""
-
-    @classmethod
-    def parse(cls, value: object) -> Size:
-        """Turn 4096, "64M" or "8 GiB" into bytes; ValueError says what is expected."""
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return cls(value)
-        if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-            return cls(int(match[1]) * _FACTORS[match[2].upper()])
-        raise ValueError('Expected a size such as 67108864 or "64M"')
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -128,6 +116,8 @@ class Memory(Section, frozen=True):
     spare_pages: Count = 16
     # Host copies of published pages, for each domain.
     host_copy_bytes: Size = Size(8 << 30)
+    # Of each GPU: published pages that nobody maps any more, kept for the next start.
+    warm_bytes: GpuSize = GpuSize()
 
 
 class Scan(Section, frozen=True):
@@ -354,6 +344,8 @@ def decode_hook(kind: type[Any], value: object) -> object:
     """For msgspec: how the types of this module are read."""
     if kind is Size:
         return Size.parse(value)
+    if kind is GpuSize:
+        return GpuSize.parse(value)
     if kind is Path:
         if not isinstance(value, str) or not value or "\0" in value:
             raise ValueError("Expected a path")
@@ -365,6 +357,8 @@ def encode_hook(value: object) -> object:
     """For msgspec: how the types of this module are written."""
     if isinstance(value, Size):
         return int(value)
+    if isinstance(value, GpuSize):
+        return value.written()
     if isinstance(value, Path):
         return str(value)
     raise NotImplementedError(type(value))

@@ -5,8 +5,9 @@
 socket     peers                  ops
 ========== ====================== ==================================================
 admin      root, the daemon's uid info reload check domain_users set_sharing set_scan scan_now
+                                  drop_warm pin_warm drain undrain drain_state
 runtime    root, the daemon's uid prepare bind forget
-status     everybody              status ps pages domains explain logs
+status     everybody              status ps pages domains warm explain logs
 ========== ====================== ==================================================
 
 ``explain`` and ``logs`` tell about a process to its own uid and to root only.
@@ -41,6 +42,7 @@ from gksmd.ops import (
     GetPages,
     GetProcesses,
     GetStatus,
+    GetWarm,
     Info,
     InfoAnswer,
     LogRecord,
@@ -62,6 +64,7 @@ from gksmd.ops import (
 )
 from gksmd.policy import Policy
 from gksmd.snapshot import Paced
+from gksmd.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class Control:
         self._policy = policy
         self._core = core
         self.containers = Registry(core, policy.decide, config.state_dir, config.grace.prepare_ms)
+        self._upkeep = Upkeep(core, lambda: set(policy.domains.by_name))
         limits = {"clients": config.sockets.clients, "line_bytes": config.sockets.line_bytes}
         self._servers = (
             JsonLineServer(
@@ -106,6 +110,7 @@ class Control:
         self._get_status = Paced(lambda: snapshot.status(state, policy.domains))
         self._get_processes = Paced(lambda: snapshot.processes(state))
         self._get_pages = Paced(lambda: snapshot.pages(state))
+        self._get_warm = Paced(lambda: snapshot.loads(state))
         self._get_domains = Paced(lambda: snapshot.domain_details(state, policy.domains))
         self._metrics = metrics.Exporter(config.metrics.listen, state)
 
@@ -127,6 +132,7 @@ class Control:
         """Read the domains again and log the outcome; for SIGHUP."""
         try:
             domains = self._policy.reload()
+            self._core.domains_changed()
             log.info("%d trust domains are in force", len(domains.domains))
         except ConfigError as error:
             log.error("the trust domains stay as they were: %s", error)
@@ -145,9 +151,11 @@ class Control:
             )
         if isinstance(request, Reload):
             try:
-                return ReloadAnswer(domains=len(self._policy.reload().domains))
+                domains = self._policy.reload()
             except ConfigError as error:
                 raise RefusedError(str(error)) from error
+            self._core.domains_changed()
+            return ReloadAnswer(domains=len(domains.domains))
         if isinstance(request, Check):
             return self._check(request.domain)
         if isinstance(request, DomainUsers):
@@ -169,7 +177,10 @@ class Control:
             return self._set_scan(request)
         if isinstance(request, ScanNow):
             return await self._scan_now(request)
-        raise TypeError(type(request))
+        answer = await self._upkeep.answer(request)
+        if answer is None:
+            raise TypeError(type(request))
+        return answer
 
     def _check(self, entry: Entry) -> CheckAnswer:
         path = self._policy.config_dir / "domains.d" / f"{entry.name}.toml"
@@ -282,6 +293,8 @@ class Control:
             return self._get_pages.get()
         if isinstance(request, GetDomains):
             return self._get_domains.get()
+        if isinstance(request, GetWarm):
+            return self._get_warm.get()
         if isinstance(request, Explain):
             target = self.containers.by_name(request.target)
             found = find_processes(self._core.state, target)

@@ -6,16 +6,18 @@ Everything they read is in ``model.State``; everything they change goes through 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from gksmd.config import Scan
-from gksmd.domains import Decision, Subject
-from gksmd.model import Instance, Sharing, State
+from gksmd.domains import Decision, Domain, Subject
+from gksmd.model import Instance, Load, Sharing, State, Uuid
 
 # Gives a bare process its domain. Never raises: one that no rule matches is alone.
 Decide = Callable[[Subject], Decision]
+# The configured domains in force, by name.
+Configured = Callable[[], Mapping[str, Domain]]
 
 
 class Core(Protocol):
@@ -61,3 +63,25 @@ class Core(Protocol):
 
         It also holds for those that connect later. Returns how many were told.
         """
+
+    def domains_changed(self) -> None:
+        """The configured domains are others now: what is kept for one that is gone goes."""
+
+    async def drop_warm(self, loads: list[Load]) -> int:
+        """Drop the warm pages of these loads; the bytes, once the vault has let go of them."""
+
+    def pin(self, load: Load, pinned: bool) -> None:
+        """Keep a load whatever the budgets are, or no longer: then it may go at once."""
+
+    async def drain(self, uuid: Uuid | None) -> None:
+        """Let go of a GPU (None: all, unknown ones too) until ``undrain``, for good.
+
+        Returns once the vault has let go of what nobody maps, or does not answer.
+        OSError if it cannot be remembered for the next start; it holds all the same.
+        """
+
+    def undrain(self, uuid: Uuid | None) -> None:
+        """Share again on a GPU (None: all). OSError as for ``drain``."""
+
+    def vault_pid(self) -> int:
+        """The process of gksm-vault; 0: it does not answer."""

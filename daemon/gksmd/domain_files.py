@@ -22,6 +22,7 @@ import tomlkit
 
 from gksmd.config import (
     ConfigError,
+    GpuSize,
     GuardName,
     KindName,
     Section,
@@ -47,6 +48,7 @@ class Entry(Section, frozen=True):
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     trust_all: bool = False
+    warm: GpuSize | None = None
 
 
 class DomainFile(Section, frozen=True):
@@ -149,6 +151,7 @@ def _domain(located: Located, trusted: tuple[SourceName, ...]) -> Domain:
         host_copy_bytes=None if entry.host_copies is None else int(entry.host_copies),
         rule=rule,
         source=path,
+        warm=entry.warm,
     )
 
 
@@ -239,6 +242,8 @@ def render(entry: Entry) -> str:
         values["budget"] = int(entry.budget)
     if entry.host_copies is not None:
         values["host_copies"] = int(entry.host_copies)
+    if entry.warm is not None:
+        values["warm"] = entry.warm.written()
     if entry.before:
         values["before"] = list(entry.before)
     if entry.after:

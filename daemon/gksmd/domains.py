@@ -38,7 +38,7 @@ from pathlib import Path
 
 import msgspec
 
-from gksmd.config import GuardName, KindName
+from gksmd.config import GpuSize, GuardName, KindName
 
 DOMAIN_NAME_MAX = 63  # char domain[64] of protocol.h, with its terminator
 KINDS: tuple[KindName, ...] = ("weights", "kv", "other")  # enum gksm_kind, in order
@@ -219,6 +219,7 @@ class Domain:
     host_copy_bytes: int | None = None  # None: memory.host_copy_bytes of gksm.toml
     rule: Rule | None = None  # None: a default domain, made for one subject
     source: Path | None = None  # the file it stands in
+    warm: GpuSize | None = None  # of each GPU; None: memory.warm_bytes, with the others
 
     @property
     def kind_mask(self) -> int:

@@ -67,6 +67,7 @@ class OnGpu(Record, frozen=True):
     cow_events: int
     alone_pages: int  # published, but no other instance maps them
     unshared: list[Unshared]
+    domain_warm_bytes: int  # of its domain on this GPU, that nobody maps
 
 
 class ProcessExplanation(Record, frozen=True):
@@ -211,6 +212,7 @@ def _on_gpu(instance: Instance) -> OnGpu:
             for (name, text, way_out), count in zip(UNSHARED, usage.unshared, strict=False)
             if count
         ],
+        domain_warm_bytes=instance.table.warm_pages * PAGE_BYTES,
     )
 
 
@@ -243,6 +245,12 @@ def _notes(
                 "this host lacks."
             )
         for instance in process.instances.values():
+            uuid = instance.table.gpu.uuid
+            if state.drains.covers(uuid):
+                yield (
+                    f"{format_uuid(uuid)} drains, so nothing new is shared on it; "
+                    "`gksmctl undrain` ends that."
+                )
             others = sum(1 for i in instance.table.instances if i is not instance)
             if not others:
                 yield f"Process {pid} is the only one of its domain on its GPU."

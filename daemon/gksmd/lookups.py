@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gksmd.connection import Connection
 from gksmd.leases import Leases
-from gksmd.model import Instance, Page, Sharing, State, Wait, WaitEntry
+from gksmd.model import Gpu, Instance, Page, Sharing, State, Wait, WaitEntry
 from gksmd.pages import Pages
 from gksmd.protocol import (
     LOOKUP,
@@ -133,7 +133,7 @@ class Lookups:
                 continue
             page = table.by_hash.get(digest)
             lease = table.leases.get(digest)
-            if instance.process.sharing != Sharing.ON:
+            if self._off(instance):
                 wait.refused.append(index)
             elif page is not None and self.pages.may_grant(instance):
                 self.pages.grant(instance, page)
@@ -151,9 +151,11 @@ class Lookups:
         connection.waits.add(wait)
         connection.run(self._run_wait(connection, wait, rows))
 
-    def refuse_waits(self, connection: Connection) -> None:
-        """End the waiting of a process that was told to stay private."""
+    def refuse_waits(self, connection: Connection, gpu: Gpu | None = None) -> None:
+        """End the waiting of a process that was told to stay private, on one GPU or all."""
         for wait in connection.waits:
+            if gpu is not None and wait.instance.table.gpu is not gpu:
+                continue
             for index, entry in wait.open.items():
                 wait.instance.tickets.pop(entry.ticket, None)
                 wait.refused.append(index)
@@ -209,10 +211,14 @@ class Lookups:
         wait.open.clear()
         return rows
 
+    def _off(self, instance: Instance) -> bool:
+        uuid = instance.table.gpu.uuid
+        return instance.process.sharing != Sharing.ON or self.state.drains.covers(uuid)
+
     async def _why_not(self, instance: Instance, kind: int, count: int) -> int | None:
         """The reason to refuse a whole batch, or None; waits for the rate's quota."""
         process = instance.process
-        if process.sharing != Sharing.ON or not instance.guard:
+        if self._off(instance) or not instance.guard:
             return UNSHARED_REFUSED
         if kind > 63 or not process.decision.domain.kind_mask >> kind & 1:
             return UNSHARED_REFUSED

@@ -49,7 +49,7 @@ async def serve(config: Config, policy: Policy) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = Server(config, policy.decide)
+    server = Server(config, policy.decide, lambda: policy.domains.by_name)
     control = Control(config, policy, server)
     loop.add_signal_handler(signal.SIGHUP, control.reload)
     try:

@@ -133,6 +133,23 @@ class Page:
     charged: QuotaUse | None = None  # the publisher's, until that is gone
     segment: Segment | None = None
     segment_offset: int = 0
+    load: Load | None = None  # None: its sharers have not announced it yet
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """What one instance published or attached in one go: what warm pages are kept by.
+
+    A page belongs to the load that used it last, but never leaves a pinned one.
+    """
+
+    id: int
+    table: GpuTable
+    name: str  # of the program, for people; "": from before gksmd started
+    used_at: float  # monotonic: a page of it was mapped, or left, last
+    pinned: bool = False
+    pages: int = 0
+    warm: set[Page] = field(default_factory=set)  # those that nobody has
 
 
 @dataclass(slots=True, eq=False)
@@ -194,6 +211,12 @@ class GpuTable:
     candidates: dict[bytes, Candidate] = field(default_factory=dict)  # oldest first
     instances: set[Instance] = field(default_factory=set)
     arriving: int = 0  # pages on their way to the vault
+    loads: dict[int, Load] = field(default_factory=dict)  # by id, those with pages
+
+    @property
+    def warm_pages(self) -> int:
+        """Pages that nobody has, kept for the next start."""
+        return sum(len(load.warm) for load in self.loads.values())
 
 
 @dataclass(slots=True)
@@ -246,6 +269,8 @@ class Instance:
     told_to_offer: bool = False  # an OFFER_AGAIN is on its way
     # Mapped or granted before the connection broke, and not announced again yet.
     unconfirmed: dict[Page, None] = field(default_factory=dict)
+    load: Load | None = None  # the one that it is at, or was last
+    loaded_at: float = 0.0  # monotonic: when a page was last put to it
 
     @property
     def promised_pages(self) -> int:
@@ -319,19 +344,33 @@ class Gpu:
     past_cow_events: int = 0
     past_cow_ns_total: int = 0
     past_api_detaches: int = 0
+    # As its users saw it when the last of them opened it: warm pages outlive them.
+    last_total_bytes: int = 0
+    last_name: str = ""
     past_scans: Counter[str] = field(default_factory=Counter)  # by the names of SCANS
 
     @property
     def total_bytes(self) -> int:
         """Its size as most of its users see it: a lie of one of them changes nothing."""
         sizes = Counter(instance.total_bytes for instance in self.instances)
-        return sizes.most_common(1)[0][0] if sizes else 0
+        return sizes.most_common(1)[0][0] if sizes else self.last_total_bytes
 
     @property
     def name(self) -> str:
         """Its name as most of its users see it."""
         names = Counter(instance.gpu_name for instance in self.instances)
-        return names.most_common(1)[0][0] if names else ""
+        return names.most_common(1)[0][0] if names else self.last_name
+
+    @property
+    def warm_bytes(self) -> int:
+        """Memory in pages that nobody has, kept for the next start."""
+        return sum(table.warm_pages for table in self.tables.values()) * PAGE_BYTES
+
+    @property
+    def reclaimable_bytes(self) -> int:
+        """Those of them that make way for somebody who needs memory."""
+        loads = (load for table in self.tables.values() for load in table.loads.values())
+        return sum(len(load.warm) for load in loads if not load.pinned) * PAGE_BYTES
 
     @property
     def promised_pages(self) -> int:
@@ -399,6 +438,18 @@ class Counters:
 
 
 @dataclass(slots=True)
+class Drains:
+    """The GPUs that are to be let go of: nothing is shared on them, nothing stays warm."""
+
+    everything: bool = False
+    listed: set[Uuid] = field(default_factory=set)  # those, or the exceptions of everything
+
+    def covers(self, uuid: Uuid) -> bool:
+        """Whether that GPU drains."""
+        return (uuid in self.listed) != self.everything
+
+
+@dataclass(slots=True)
 class State:
     """Everything; the root that the sockets read."""
 
@@ -414,6 +465,7 @@ class State:
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
+    drains: Drains = field(default_factory=Drains)
     departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=16))
 
     @property

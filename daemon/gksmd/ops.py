@@ -50,6 +50,39 @@ class SetSharing(Request, frozen=True, tag="set_sharing"):
     container: str | None = None
 
 
+class DropWarm(Request, frozen=True, tag="drop_warm"):
+    """``gksmctl warm drop``: one load, or all of a GPU and a domain (None: of any)."""
+
+    load: int | None = None
+    gpu: str | None = None
+    domain: str | None = None
+
+
+class PinWarm(Request, frozen=True, tag="pin_warm"):
+    """``gksmctl warm pin`` and ``unpin``."""
+
+    load: int
+    pinned: bool
+
+
+class BeginDrain(Request, frozen=True, tag="drain"):
+    """Let go of a GPU; None: of all, and of those that come."""
+
+    gpu: str | None = None
+
+
+class EndDrain(Request, frozen=True, tag="undrain"):
+    """Share again on a GPU; None: on all."""
+
+    gpu: str | None = None
+
+
+class GetDrain(Request, frozen=True, tag="drain_state"):
+    """Who of ours could hold a GPU (None: any)."""
+
+    gpu: str | None = None
+
+
 class SetScan(Request, frozen=True, tag="set_scan"):
     """Change some of the scanner's settings; none: only read them."""
 
@@ -104,6 +137,10 @@ class GetDomains(Request, frozen=True, tag="domains"):
     """Configured domains in order."""
 
 
+class GetWarm(Request, frozen=True, tag="warm"):
+    """Loads with pages, those in use and those that are warm."""
+
+
 class Explain(Request, frozen=True, tag="explain"):
     """Why is it shared or not."""
 
@@ -146,6 +183,36 @@ class SharingAnswer(Record, frozen=True):
     """Answer to ``set_sharing``."""
 
     processes: int
+
+
+class DropWarmAnswer(Record, frozen=True):
+    """Answer to ``drop_warm``."""
+
+    loads: int
+    dropped_bytes: int
+
+
+class OwnProcess(Record, frozen=True):
+    """A process that is, or has libgksm in it."""
+
+    pid: int
+    name: str
+    container: str
+
+
+class DrainAnswer(Record, frozen=True):
+    """Answer to ``drain``, ``undrain`` and ``drain_state``.
+
+    ``not_remembered``: why it does not hold beyond a restart of gksmd. ``vault_pages``:
+    what the vault has of the GPU, as its descriptors do not say of which GPU they are.
+    """
+
+    gpu: str  # "" for all
+    draining: bool
+    not_remembered: str  # "": it is
+    vault_pages: int
+    vault_up: bool
+    processes: list[OwnProcess]  # gksmd, the vault, and the instances
 
 
 class ScanAnswer(Record, frozen=True):
@@ -193,6 +260,19 @@ class LogsAnswer(Record, frozen=True):
     records: list[LogRecord]
 
 
-AdminRequest = Info | Reload | Check | DomainUsers | SetSharing | SetScan | ScanNow
+AdminRequest = (
+    Info
+    | Reload
+    | Check
+    | DomainUsers
+    | SetSharing
+    | SetScan
+    | ScanNow
+    | DropWarm
+    | PinWarm
+    | BeginDrain
+    | EndDrain
+    | GetDrain
+)
 RuntimeRequest = Prepare | Bind | Forget
-StatusRequest = GetStatus | GetProcesses | GetPages | GetDomains | Explain | Logs
+StatusRequest = GetStatus | GetProcesses | GetPages | GetDomains | GetWarm | Explain | Logs

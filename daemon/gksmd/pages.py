@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published pages: who was granted one, who maps it, and when the last one has left.
 
-A page lives in the table of its domain and GPU. It goes, and with it the vault's
-descriptor, when nobody maps it and no grant of it is outstanding.
+A page lives in the table of its domain and GPU. When nobody maps it and no grant of it
+is outstanding it goes, and with it the vault's descriptor, unless it stays as a warm
+one (``warm.py``).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gksmd.model import PAGE_BYTES, DomainState, Gpu, GpuTable, Instance, Page, State, Uuid
+from gksmd.protocol import lib
 from gksmd.quota import GRANTS_MAX, Quotas
 from gksmd.segments import Segments
 from gksmd.vaultlink import PAGE, SEGMENT, Item, VaultLink
+from gksmd.warm import Warm
 
 LOG = logging.getLogger("gksmd.pages")
+MODEL_ENDED = frozenset({lib.GKSM_DETACH_FREE, lib.GKSM_DETACH_DECLINED, lib.GKSM_DETACH_LOST})
 
 
 @dataclass(slots=True)
@@ -29,7 +33,11 @@ class Pages:
     quotas: Quotas
     segments: Segments
     vault: VaultLink
+    warm: Warm
     adopted: bool = False
+
+    def __post_init__(self) -> None:
+        self.warm.forget = self._forget
 
     def domain(self, name: str, host_copy_budget: int | None = None) -> DomainState:
         """The state of a domain, made when it is first needed."""
@@ -75,6 +83,7 @@ class Pages:
         if attachable:
             table.by_hash[page.hash] = page
         self.state.counters.published += 1
+        self.warm.enter(instance, page)
         if instance in table.instances:
             self.map(instance, page, 1)
 
@@ -84,6 +93,8 @@ class Pages:
 
     def grant(self, instance: Instance, page: Page) -> None:
         """Count a descriptor of the page that is about to be sent."""
+        if not page.mappings:
+            self.warm.taken(page)
         page.grants += 1
         instance.granted[page] = instance.granted.get(page, 0) + 1
 
@@ -100,17 +111,25 @@ class Pages:
         self.drop_if_left(page)
         return True
 
-    def map(self, instance: Instance, page: Page, mappings: int) -> None:
-        """Set how many addresses of the instance map the page."""
+    def map(self, instance: Instance, page: Page, mappings: int, *, may_stay: bool = True) -> None:
+        """Set how many addresses of the instance map the page.
+
+        ``may_stay``: as a warm one, if that was the last.
+        """
         before = instance.mapped.get(page, 0)
         page.mappings += mappings - before
         if mappings:
+            if not before:
+                self.warm.taken(page)
             instance.mapped[page] = mappings
             page.sharers += not before
         elif before:
             del instance.mapped[page]
             page.sharers -= 1
-        self.drop_if_left(page)
+        if may_stay or page.mappings or page.grants or page.orphan:
+            self.drop_if_left(page)
+        else:
+            self._forget([page])
 
     def attached(self, instance: Instance, page_id: int) -> None:
         """A grant became a mapping.
@@ -127,17 +146,22 @@ class Pages:
             self.ungrant(instance, page)
         elif not before:
             self.map(instance, page, 1)
+        self.warm.used(instance, page)
 
-    def detached(self, instance: Instance, page_id: int, declined: bool) -> None:
-        """A mapping, or a grant, was given up."""
+    def detached(self, instance: Instance, page_id: int, reason: int) -> None:
+        """A mapping, or a grant, was given up; ``reason`` is an enum gksm_detach_reason.
+
+        A page that its last sharer has written to does not stay: copies of what somebody
+        goes on using would take the memory that its next writes need.
+        """
         page = instance.table.by_id.get(page_id)
         if page is None:
             return
-        if declined and self.ungrant(instance, page):
+        if reason == lib.GKSM_DETACH_DECLINED and self.ungrant(instance, page):
             return
         before = instance.mapped.get(page, 0)
         if before:
-            self.map(instance, page, before - 1)
+            self.map(instance, page, before - 1, may_stay=reason in MODEL_ENDED)
         else:
             self.ungrant(instance, page)
 
@@ -162,6 +186,7 @@ class Pages:
         if page in instance.unconfirmed:
             del instance.unconfirmed[page]
             self._clear_grants(instance, page)
+        self.warm.enter(instance, page)
         self.map(instance, page, mappings)
         return 0 if page.attachable else -errno.ENOENT
 
@@ -202,25 +227,49 @@ class Pages:
             self._drop_left([page])
 
     def _drop_left(self, pages: Iterable[Page]) -> None:
-        """Drop those that nobody has any more.
+        """Drop those that nobody has any more, but for what stays warm."""
+        dropped: list[Page] = []
+        warm: set[Gpu] = set()
+        may_stay: dict[GpuTable, bool] = {}
+        for page in dict.fromkeys(pages):  # one may have been mapped and granted
+            if page.mappings or page.grants or page.orphan or page.id not in page.table.by_id:
+                continue
+            table = page.table
+            if table not in may_stay:
+                may_stay[table] = self.warm.may_keep(table)
+            if not may_stay[table] or not self.warm.keep(page):
+                dropped.append(page)
+                continue
+            warm.add(table.gpu)
+            # Whoever published it has no more of it than anybody else.
+            if page.charged is not None:
+                page.charged.published_pages -= 1
+                page.charged = None
+        self._forget(dropped)
+        for gpu in warm:
+            self.warm.trim(gpu)
 
-        This is where a page would stay as a warm one, within a budget.
-        """
+    def _forget(self, pages: Iterable[Page]) -> None:
+        """Drop pages, which nobody has, from the tables and from the vault."""
         dropped: list[int] = []
+        domains: set[DomainState] = set()
         for page in pages:
             table = page.table
-            if page.mappings or page.grants or page.orphan or page.id not in table.by_id:
-                continue
+            self.warm.leave(page)
             del table.by_id[page.id]
             if table.by_hash.get(page.hash) is page:
                 del table.by_hash[page.hash]
             self.segments.detach(page)
             self.quotas.return_page(page.charged, table.domain)
             self.state.counters.pages_dropped += 1
+            if not table.domain.processes:
+                domains.add(table.domain)
             if page.attachable:
                 dropped.append(page.id)
         if dropped:
             self.vault.drop(PAGE, dropped)
+        for domain in domains:
+            self.tidy(domain)
 
     # When the vault goes and comes.
 
@@ -231,6 +280,8 @@ class Pages:
             table.by_hash.clear()
             for page in table.by_id.values():
                 page.attachable = False
+            # Their memory went with the vault; should it come back, it is told to drop them.
+            self._forget([page for load in list(table.loads.values()) for page in load.warm])
 
     def vault_up(self, items: list[Item]) -> None:
         """Make the tables agree with what the vault has.
@@ -309,8 +360,12 @@ class Pages:
         ``publish`` or ``discard`` has to follow.
         """
         table, budget = instance.table, instance.process.decision.domain.budget_bytes
-        if budget and (len(table.by_id) + table.arriving + 1) * PAGE_BYTES > budget:
+        full = budget and (len(table.by_id) + table.arriving + 1) * PAGE_BYTES > budget
+        # What nobody runs makes way for what somebody runs.
+        if full and not self.warm.make_room(table):
             return None
+        if not self.quotas.page_fits(instance.process):
+            self.warm.make_room(table)
         if not self.quotas.take_page(instance.process):
             return None
         page = Page(int.from_bytes(os.urandom(8), "little") or 1, digest, instance.table, kind)

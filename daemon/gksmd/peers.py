@@ -38,7 +38,12 @@ LOG = logging.getLogger("gksmd.peers")
 HELLO_S = 5.0
 ROOM_POLL_S = 0.005
 DEPARTED_REPORTS = 64  # kept of each process that has ended
-FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT | lib.GKSM_FEATURE_SCAN
+FEATURES: int = (
+    lib.GKSM_FEATURE_HOST_COPIES
+    | lib.GKSM_FEATURE_COMMIT
+    | lib.GKSM_FEATURE_RECLAIM
+    | lib.GKSM_FEATURE_SCAN
+)
 _ACTIONS = {
     Sharing.ON: lib.GKSM_CONTROL_RESUME,
     Sharing.PAUSED: lib.GKSM_CONTROL_PAUSE,

@@ -105,7 +105,12 @@ class Publications:
         if message.fds_lost:
             self.state.counters.fds_exhausted += 1
             return -errno.EMFILE
-        if process.sharing != Sharing.ON or not process.decision.domain.kind_mask >> kind & 1:
+        draining = self.state.drains.covers(instance.table.gpu.uuid)
+        if (
+            draining
+            or process.sharing != Sharing.ON
+            or not process.decision.domain.kind_mask >> kind & 1
+        ):
             return -errno.EPERM
         return 0
 

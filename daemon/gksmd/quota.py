@@ -76,12 +76,16 @@ class Quotas:
         for use, _ in self.levels(process):
             use.bytes_in_flight += size
 
-    def take_page(self, process: Process) -> bool:
-        """Count one more published page if the limits allow it."""
-        if any(
+    def page_fits(self, process: Process) -> bool:
+        """Whether the limits allow one more published page."""
+        return not any(
             quota.published_pages and use.published_pages >= quota.published_pages
             for use, quota in self.levels(process)
-        ):
+        )
+
+    def take_page(self, process: Process) -> bool:
+        """Count one more published page if the limits allow it."""
+        if not self.page_fits(process):
             self._refuse(process, "published_pages")
             return False
         for use, _ in self.levels(process):

@@ -15,13 +15,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gksmd.commits import promise, report, usage_from
+from gksmd.commits import lacking_bytes, promise, report, usage_from
 from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
+from gksmd.drain import Drain
 from gksmd.guards import choose_guard
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
+    Gpu,
     Instance,
     Report,
     Segment,
@@ -37,6 +39,8 @@ from gksmd.protocol import (
     GPU_REF,
     LEASE_ENTRY,
     PAGE_ENTRY,
+    RECLAIM,
+    RECLAIMED,
     REPORT,
     SEGMENT,
     SEGMENT_GET,
@@ -53,8 +57,13 @@ from gksmd.quota import GPUS_MAX
 from gksmd.replies import process_of, reply
 from gksmd.scanning import Scanning
 from gksmd.segments import NoSegmentError, Segments
+from gksmd.vaultlink import VaultLink
 
 REPORT_CHARS = 512
+# For the vault to let go of what is reclaimed; libgksm waits 1 s for the answer.
+RECLAIM_WAIT_S = 0.7
+# Frees memory of a GPU that nobody maps, at least so many bytes if there are; the bytes.
+Reclaim = Callable[[Gpu, int], int]
 
 
 @dataclass(slots=True)
@@ -70,6 +79,9 @@ class Requests:
     offers: Offers
     scanning: Scanning
     publications: Publications
+    drain: Drain
+    vault: VaultLink
+    reclaim_memory: Reclaim
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +104,7 @@ class Requests:
             lib.GKSM_DETACHED: self.detached,
             lib.GKSM_ANNOUNCE: self.announce,
             lib.GKSM_REPORT: self.report,
+            lib.GKSM_RECLAIM: self.reclaim,
         }
 
     def handle(self, connection: Connection, message: Message) -> Work:
@@ -133,6 +146,8 @@ class Requests:
         )
         instance.total_bytes = head.total_bytes
         instance.gpu_name = text(head.name)
+        gpu = instance.table.gpu
+        gpu.last_total_bytes, gpu.last_name = gpu.total_bytes, gpu.name
         guard, load = self.config.guard, self.config.load
         opened = GPU_OPENED.build(
             gpu=instance.number,
@@ -146,20 +161,40 @@ class Requests:
             kinds=process.decision.domain.kind_mask,
         )
         reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
+        self.drain.opened(instance)
         self.scanning.tell(instance)
 
-    def commit(self, connection: Connection, message: Message) -> None:
-        """Promise memory."""
+    def commit(self, connection: Connection, message: Message) -> Work:
+        """Promise memory; memory that nobody maps is given up for it."""
         head = COMMIT.read(message.head)
-        kept = promise(
-            connection.instance(head.gpu),
-            head.pages,
-            head.free_bytes,
-            self.config.memory.reserve_bytes,
-            time.monotonic(),
-        )
+        instance = connection.instance(head.gpu)
+        reserve = self.config.memory.reserve_bytes
+        gpu, free_bytes = instance.table.gpu, head.free_bytes
+        lacking = lacking_bytes(instance, head.pages, free_bytes, reserve)
+        # Not for a promise that cannot be kept all the same.
+        if 0 < lacking <= gpu.reclaimable_bytes:
+            free_bytes += self.reclaim_memory(gpu, lacking)
+        kept = promise(instance, head.pages, free_bytes, reserve, time.monotonic())
         self.state.counters.commits_refused += not kept
-        reply(connection, message, lib.GKSM_COMMITTED, status=0 if kept else -errno.ENOMEM)
+        status = 0 if kept else -errno.ENOMEM
+        if free_bytes == head.free_bytes:
+            reply(connection, message, lib.GKSM_COMMITTED, status=status)
+            return None
+        return self._committed(connection, message, status)
+
+    async def _committed(self, connection: Connection, message: Message, status: int) -> None:
+        """Answer once what was reclaimed is free: the promise may be used at once."""
+        await self.vault.settled(RECLAIM_WAIT_S)
+        reply(connection, message, lib.GKSM_COMMITTED, status=status)
+
+    async def reclaim(self, connection: Connection, message: Message) -> None:
+        """An allocation has failed: give up memory that nobody maps."""
+        head = RECLAIM.read(message.head)
+        freed = self.reclaim_memory(connection.instance(head.gpu).table.gpu, head.bytes)
+        if freed and not await self.vault.settled(RECLAIM_WAIT_S):
+            freed = 0
+        answer = RECLAIMED.build(bytes=freed)
+        reply(connection, message, lib.GKSM_RECLAIMED, head=answer)
 
     def usage(self, connection: Connection, message: Message) -> None:
         """Take over the counts of an instance."""
@@ -224,9 +259,8 @@ class Requests:
         """Mappings or grants were given up."""
         head = GPU_REF.read(message.head)
         instance = connection.instance(head.gpu)
-        declined = head.reason == lib.GKSM_DETACH_DECLINED
         for page_id, *_ in PAGE_ENTRY.rows(message):
-            self.pages.detached(instance, page_id, declined)
+            self.pages.detached(instance, page_id, head.reason)
 
     def announce(self, connection: Connection, message: Message) -> None:
         """Pages that are mapped since before this connection."""

@@ -22,13 +22,14 @@ from pathlib import Path
 from gksmd.candidates import Candidates
 from gksmd.config import Config, Scan
 from gksmd.connection import Connection
-from gksmd.core import Decide
+from gksmd.core import Configured, Decide
 from gksmd.domains import Decision
+from gksmd.drain import Drain
 from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
-from gksmd.model import Container, Identity, Instance, QuotaUse, Sharing, State
+from gksmd.model import Container, Identity, Instance, Load, QuotaUse, Sharing, State, Uuid
 from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.peers import Peers
@@ -39,11 +40,13 @@ from gksmd.requests import Requests
 from gksmd.scanning import Scanning
 from gksmd.segments import Segments
 from gksmd.vaultlink import VaultLink
+from gksmd.warm import Warm
 from gksmd.wire import hang_up, seqpacket
 
 LOG = logging.getLogger("gksmd.server")
 BACKLOG = 128
 ACCEPTS_A_TURN = 16
+VAULT_WAIT_S = 3.0  # for the vault to let go of what was dropped
 
 
 @dataclass(slots=True)
@@ -59,19 +62,23 @@ class Listener:
 class Server:
     """The running core; ``core.Core`` is what the other sockets see of it."""
 
-    def __init__(self, config: Config, decide: Decide) -> None:
+    def __init__(self, config: Config, decide: Decide, configured: Configured) -> None:
         """Wire the parts; nothing runs before ``start``."""
         self.config = config
         self.state = State(epoch=secrets.randbits(63) | 1, version=version("gksm"))
         self._quotas = Quotas(config)
         self._vault = VaultLink(config.vault_socket, config.vault.mode == "spawn")
         self._segments = Segments(self.state.domains, self._quotas, self._vault)
-        self._pages = Pages(self.state, self._quotas, self._segments, self._vault)
+        self._warm = Warm(
+            self.state, config.memory.warm_bytes, config.bare.default_domain, configured
+        )
+        self._pages = Pages(self.state, self._quotas, self._segments, self._vault, self._warm)
         lease_ms = config.load.lease_deadline_ms
         self._leases = Leases(self.state, self._pages, lease_ms / 1000)
         self._lookups = Lookups(
             self.state, self._pages, self._leases, self._quotas, self._vault, lease_ms
         )
+        self._drain = Drain(self.state, config.state_dir / "drain.json", self._warm, self._lookups)
         self._candidates = Candidates()
         self._scanning = Scanning(self.state, config.scan)
         publications = Publications(
@@ -88,6 +95,9 @@ class Server:
             offers,
             self._scanning,
             publications,
+            self._drain,
+            self._vault,
+            self._warm.reclaim,
         )
         self._peers = Peers(
             self.state,
@@ -116,6 +126,7 @@ class Server:
         # The runtime mounts the directories below it as root.
         self.config.containers_dir.mkdir(mode=0o700, exist_ok=True)
         self.config.containers_dir.chmod(0o700)
+        self._drain.restore()
         self._tasks.append(
             asyncio.create_task(self._vault.run(self._pages.vault_up, self._pages.vault_down))
         )
@@ -165,7 +176,36 @@ class Server:
             self._close(listener)
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(listener.path.parent)
-        self.state.containers.pop(container_id, None)
+        if self.state.containers.pop(container_id, None) is not None:
+            self._warm.domains_changed()
+
+    def domains_changed(self) -> None:
+        """See ``core.Core``."""
+        self._warm.domains_changed()
+
+    async def drop_warm(self, loads: list[Load]) -> int:
+        """See ``core.Core``."""
+        dropped = self._warm.drop(loads)
+        await self._vault.settled(VAULT_WAIT_S)
+        return dropped
+
+    def pin(self, load: Load, pinned: bool) -> None:
+        """See ``core.Core``."""
+        load.pinned = pinned
+        self._warm.trim(load.table.gpu)
+
+    async def drain(self, uuid: Uuid | None) -> None:
+        """See ``core.Core``."""
+        self._drain.begin(uuid)
+        await self._vault.settled(VAULT_WAIT_S)
+
+    def undrain(self, uuid: Uuid | None) -> None:
+        """See ``core.Core``."""
+        self._drain.end(uuid)
+
+    def vault_pid(self) -> int:
+        """See ``core.Core``."""
+        return self._vault.pid
 
     @property
     def scan(self) -> Scan:

@@ -52,6 +52,7 @@ class GpuRow(Record, frozen=True):
     saved_bytes: int
     warm_bytes: int
     cow_events: int
+    draining: bool
 
 
 class InstanceRow(Record, frozen=True):
@@ -74,6 +75,7 @@ class DomainRow(Record, frozen=True):
     instances: int
     pages_shared: int
     saved_bytes: int
+    warm_bytes: int
 
 
 class Status(Record, frozen=True):
@@ -127,6 +129,19 @@ class PageRow(Record, frozen=True):
     host_copies: int
     attachable: int
     pids: list[int]
+
+
+class LoadRow(Record, frozen=True):
+    """What one process loaded in one go: what warm memory is kept, and dropped, by."""
+
+    load: int
+    gpu: str
+    domain: str
+    program: str  # "": loaded before gksmd started
+    warm_bytes: int  # that nobody has
+    in_use_bytes: int
+    idle_s: float  # since a page of it was mapped or left last
+    pinned: bool
 
 
 class DomainDetail(Record, frozen=True):
@@ -183,11 +198,13 @@ def status(state: State, domains: DomainSet) -> Status:
     """The whole status, consistent: the caller does not await meanwhile."""
     pages: Counter[str] = Counter()
     saved: Counter[str] = Counter()
+    warm_pages: Counter[str] = Counter()
     gpus = []
     for raw, gpu in state.gpus.items():
         counts = {name: table_counts(table) for name, table in gpu.tables.items()}
         for name, count in counts.items():
             pages[name] += count.shared
+            warm_pages[name] += count.warm
             saved[name] += count.saved * PAGE_BYTES
         guards = {GUARDS[instance.guard] for instance in gpu.instances}
         gpus.append(
@@ -203,6 +220,7 @@ def status(state: State, domains: DomainSet) -> Status:
                 saved_bytes=sum(c.saved for c in counts.values()) * PAGE_BYTES,
                 warm_bytes=sum(c.warm for c in counts.values()) * PAGE_BYTES,
                 cow_events=gpu.cow_events,
+                draining=state.drains.covers(raw),
             )
         )
     instances = state.instances
@@ -220,6 +238,7 @@ def status(state: State, domains: DomainSet) -> Status:
                 instances=users[name],
                 pages_shared=pages[name],
                 saved_bytes=saved[name],
+                warm_bytes=warm_pages[name] * PAGE_BYTES,
             )
             for name in names
         ],
@@ -314,6 +333,27 @@ def pages(state: State) -> list[PageRow]:
                 for (kind, pids), group in groups.items()
             ]
     return sorted(rows, key=lambda row: (row.gpu, row.domain, -row.pages))
+
+
+def loads(state: State) -> list[LoadRow]:
+    """Every load, the one that was used last first."""
+    now = time.monotonic()
+    rows = [
+        LoadRow(
+            load=load.id,
+            gpu=format_uuid(raw),
+            domain=name,
+            program=load.name,
+            warm_bytes=len(load.warm) * PAGE_BYTES,
+            in_use_bytes=(load.pages - len(load.warm)) * PAGE_BYTES,
+            idle_s=round(now - load.used_at, 3),
+            pinned=load.pinned,
+        )
+        for raw, gpu in state.gpus.items()
+        for name, table in gpu.tables.items()
+        for load in table.loads.values()
+    ]
+    return sorted(rows, key=lambda row: (row.gpu, row.idle_s))
 
 
 def domain_details(state: State, domains: DomainSet) -> list[DomainDetail]:

@@ -14,6 +14,8 @@ import contextlib
 import errno
 import logging
 import os
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -106,6 +108,7 @@ class VaultLink:
         self._ended = asyncio.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self.up = False
+        self.pid = 0  # of the vault; 0: not connected
 
     async def run(self, on_up: Callable[[list[Item]], None], on_down: Callable[[], None]) -> None:
         """Keep the connection until cancelled.
@@ -162,6 +165,14 @@ class VaultLink:
                 future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
                 future.add_done_callback(_ignore)
 
+    async def settled(self, seconds: float) -> bool:
+        """Wait until the vault has done what it was asked until now; False: it has not."""
+        asked = list(self._waiting.values())
+        if not asked:
+            return True
+        _, open_ = await asyncio.wait(asked, timeout=seconds)
+        return not open_ and self.up
+
     def _ask(
         self, kind: int, entries: bytes, entry_bytes: int, fds: list[int] | None = None
     ) -> asyncio.Future[Message]:
@@ -191,6 +202,8 @@ class VaultLink:
         except OSError:
             sock.close()
             return False
+        ucred = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        self.pid = struct.unpack("3i", ucred)[0]
         self._ended.clear()
         self._listed.clear()
         self._listing = []
@@ -230,6 +243,7 @@ class VaultLink:
 
     def _lost(self, reason: str) -> None:
         self._endpoint = None
+        self.pid = 0
         waiting, self._waiting = self._waiting, {}
         was_up, self.up = self.up, False
         for future in waiting.values():

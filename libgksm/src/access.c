@@ -13,6 +13,7 @@
 #include "kept.h"
 #include "marks.h"
 #include "privatize.h"
+#include "reclaim.h"
 #include "report.h"
 #include "streams.h"
 
@@ -471,27 +472,38 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 	}
 }
 
-CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, size_t count,
-			   struct gksm_access *access)
+/* An error holds nothing. */
+static int begin(struct gksm *process, const struct gksm_span *spans, size_t count,
+		 struct gksm_access *access)
 {
-	CUcontext context;
+	CUcontext context = current_context(process);
 	int error;
 
-	memset(access, 0, sizeof(*access));
-	if (!gksm_spans_ours(process, spans, count))
-		return CUDA_SUCCESS;
-	context = current_context(process);
 	drain_for_write(process, spans, count);
 	let_work_end(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
 	error = ready_spans(process, spans, count, context, access);
 	if (!error)
-		return CUDA_SUCCESS;
+		return 0;
 	gksm_kept_restore(access->kept);
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&process->gate);
 	memset(access, 0, sizeof(*access));
+	return error;
+}
+
+CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, size_t count,
+			   struct gksm_access *access)
+{
+	int error;
+
+	memset(access, 0, sizeof(*access));
+	if (!gksm_spans_ours(process, spans, count))
+		return CUDA_SUCCESS;
+	error = begin(process, spans, count, access);
+	while (error == -ENOMEM && gksm_reclaim_spans(process, spans, count))
+		error = begin(process, spans, count, access);
 	/* -EIO: the driver's own call meets the dead context and says so. */
 	return error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }

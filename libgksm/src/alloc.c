@@ -18,6 +18,7 @@
 #include "link.h"
 #include "map.h"
 #include "marks.h"
+#include "reclaim.h"
 #include "streams.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
@@ -206,6 +207,16 @@ static int page_back(struct gksm_gpu *gpu, uint64_t index)
 	return error;
 }
 
+/* `left` pages from this one on are to be backed. */
+static int page_back_somehow(struct gksm_gpu *gpu, uint64_t index, uint64_t left)
+{
+	int error = page_back(gpu, index);
+
+	while (error == -ENOMEM && gksm_reclaim(gpu, left * PAGE))
+		error = page_back(gpu, index);
+	return error;
+}
+
 static int pages_make(struct gksm_gpu *gpu, const struct gksm_allocation *allocation, bool lazy)
 {
 	uint64_t i;
@@ -215,7 +226,7 @@ static int pages_make(struct gksm_gpu *gpu, const struct gksm_allocation *alloca
 		uint64_t index = allocation->first_page + i;
 
 		if (!lazy)
-			error = page_back(gpu, index);
+			error = page_back_somehow(gpu, index, allocation->pages - i);
 		else if (gksm_page_take(gpu, index, GKSM_PAGE_FREE))
 			gksm_page_put(gpu, index, GKSM_PAGE_UNBACKED);
 	}

@@ -29,10 +29,27 @@ static void on_down(void *user)
 	(void)user;
 }
 
+/* Of one GPU, while gksmd lets go of it. */
+static void drain(struct gksm *process, uint32_t index, bool draining)
+{
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+
+	if (!gpu)
+		return;
+	atomic_store(&gpu->draining, draining);
+	gksm_cow_wake(gpu); /* the spares go, or come back */
+}
+
 static void on_control(void *user, const struct gksm_control *control)
 {
 	struct gksm *process = user;
 	int i;
+
+	if (control->gpu) {
+		if (control->action == GKSM_CONTROL_DRAIN || control->action == GKSM_CONTROL_RESUME)
+			drain(process, control->gpu - 1, control->action == GKSM_CONTROL_DRAIN);
+		return;
+	}
 
 	switch (control->action) {
 	case GKSM_CONTROL_PAUSE:
@@ -70,6 +87,8 @@ static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_open
 
 	if (!gpu)
 		return;
+	/* gksmd says so anew if it still holds. */
+	atomic_store(&gpu->draining, false);
 	gksm_guard_start(gpu, opened);
 	gksm_gpu_report_usage(gpu);
 }
@@ -127,7 +146,8 @@ static void say_hello(struct gksm *process, struct gksm_hello *hello)
 	memset(hello, 0, sizeof(*hello));
 	hello->protocol_min = GKSM_PROTOCOL_MIN;
 	hello->protocol_max = GKSM_PROTOCOL_MAX;
-	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_SCAN;
+	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_RECLAIM |
+			  GKSM_FEATURE_SCAN;
 	hello->guards = gksm_guards_possible(process);
 	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
 	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);

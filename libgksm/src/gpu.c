@@ -162,8 +162,8 @@ struct gksm_gpu *gksm_gpu_get(struct gksm *process, CUdevice device)
 bool gksm_gpu_sharing(const struct gksm_gpu *gpu)
 {
 	return atomic_load(&gpu->guard) != GKSM_GUARD_OFF && atomic_load(&gpu->allowed) &&
-	       !atomic_load(&gpu->process->paused) && gpu->process->link &&
-	       gksm_link_is_up(gpu->process->link);
+	       !atomic_load(&gpu->draining) && !atomic_load(&gpu->process->paused) &&
+	       gpu->process->link && gksm_link_is_up(gpu->process->link);
 }
 
 void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)

@@ -72,6 +72,7 @@ struct gksm_gpu {
 	/* Set once gksmd has answered GPU_OPEN; until then everything is private. */
 	_Atomic uint32_t guard; /* enum gksm_guard in force */
 	_Atomic bool allowed;	/* gksmd's last word: sharing is on for this GPU */
+	_Atomic bool draining;	/* CONTROL: nothing new is shared on it, and no spares are kept */
 	struct gksm_gpu_opened terms;
 	struct gksm_cow *cow;
 	struct gksm_mutex guard_lock;	  /* serialises gksm_guard_start */

@@ -28,6 +28,7 @@ struct gksm_link_events {
 	/* connected (or back): WELCOME is in, GPUs of before are open again */
 	void (*up)(void *user, const struct gksm_welcome *welcome);
 	void (*down)(void *user);
+	/* its gpu is 0, or the caller's own index + 1 */
 	void (*control)(void *user, const struct gksm_control *control);
 	/* the reply to a GPU_OPEN made again after a reconnect */
 	void (*gpu_opened)(void *user, unsigned gpu, const struct gksm_gpu_opened *opened);
@@ -54,6 +55,10 @@ int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_g
 		       struct gksm_gpu_opened *opened);
 
 int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes);
+/* Memory that nobody maps, given up for `bytes` that cannot be had; *freed: how much. Also
+ * -ENOSYS: this gksmd cannot do that. */
+int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
+		      uint64_t *freed);
 void gksm_link_usage(struct gksm_link *link, unsigned gpu, const struct gksm_usage *usage);
 
 /* A result with its descriptor: fd is >= 0 for a HIT and belongs to the caller. */

@@ -113,6 +113,7 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 {
 	bool more = received->header.flags & GKSM_FLAG_MORE;
 	int status = received->header.status, result = 0;
+	struct gksm_reclaimed reclaimed;
 
 	if (received->header.type != request->reply_type)
 		return -EPROTO;
@@ -132,6 +133,10 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 	case GKSM_SEGMENT_GET:
 	case GKSM_SEGMENT_OPEN:
 		result = more ? -EPROTO : deliver_segment(request, received, after, &status);
+		break;
+	case GKSM_RECLAIM:
+		gksm_received_head(received, &reclaimed, sizeof(reclaimed));
+		*request->freed = reclaimed.bytes;
 		break;
 	case GKSM_GPU_OPEN:
 		gksm_received_head(received, request->opened, sizeof(*request->opened));
@@ -266,6 +271,19 @@ static bool reopened(struct gksm_link *link, struct gksm_received *received)
 	return gpu < LINK_GPUS;
 }
 
+/* The caller's index + 1 of a GPU that gksmd knows as `wire`; 0: none. */
+static uint32_t own_number(struct gksm_link *link, uint32_t wire)
+{
+	uint32_t found = 0;
+
+	gksm_mutex_lock(&link->lock);
+	for (uint32_t gpu = 0; gpu < LINK_GPUS; gpu++)
+		if (link->gpus[gpu].open && link->gpus[gpu].wire == wire)
+			found = gpu + 1;
+	gksm_mutex_unlock(&link->lock);
+	return found;
+}
+
 static int control(struct gksm_link *link, struct gksm_received *received)
 {
 	struct gksm_control order;
@@ -274,6 +292,11 @@ static int control(struct gksm_link *link, struct gksm_received *received)
 		return -EPROTO;
 	gksm_received_head(received, &order, sizeof(order));
 	order.reason[sizeof(order.reason) - 1] = '\0';
+	if (order.gpu) {
+		order.gpu = own_number(link, order.gpu - 1);
+		if (!order.gpu)
+			return 0;
+	}
 	link->events->control(link->user, &order);
 	return 0;
 }

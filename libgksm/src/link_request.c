@@ -161,6 +161,25 @@ int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint6
 		   LINK_REQUEST_NS);
 }
 
+int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
+		      uint64_t *freed)
+{
+	struct gksm_reclaim head = {.bytes = bytes};
+	struct gksm_request request = {
+		.type = GKSM_RECLAIM, .reply_type = GKSM_RECLAIMED, .gpu = gpu, .freed = freed};
+	bool known;
+
+	if (!link || gpu >= LINK_GPUS)
+		return -ENOTCONN;
+	gksm_mutex_lock(&link->lock);
+	known = link->welcome.features & GKSM_FEATURE_RECLAIM;
+	gksm_mutex_unlock(&link->lock);
+	if (!known)
+		return -ENOSYS;
+	return ask(link, &request, gksm_packet_new(GKSM_RECLAIM, &head, sizeof(head), 0, 0),
+		   timeout_ms * LINK_MS);
+}
+
 /*
  * The request failed, but a part of its answer may have come: its fds are closed and
  * what it granted goes back. On another connection nothing of it counts any more.

@@ -69,6 +69,7 @@ struct gksm_request {
 	struct gksm_publish_result *results;
 	struct gksm_segment *segment;
 	struct gksm_gpu_opened *opened;
+	uint64_t *freed;
 	int fd; /* of a segment; -1 */
 	uint64_t connection;
 };

@@ -24,6 +24,7 @@
 #include "hash.h"
 #include "marks.h"
 #include "privatize.h"
+#include "reclaim.h"
 #include "streams.h"
 
 /* Short, so that a lease granted meanwhile is filled soon: others wait for it. */
@@ -85,6 +86,9 @@ static bool leave_read_only(struct gksm_load *load, uint64_t page, enum gksm_pag
 	error = gksm_privatize(load->gpu, page, from, &how);
 	if (error == -ETIMEDOUT)
 		return true; /* a copy engine reads on and on: the caller looks again */
+	/* Likewise; gksmd is not waited for while others wait for the gate. */
+	if (error == -ENOMEM && !load->gate_closed && gksm_reclaim(load->gpu, GKSM_PAGE_SIZE))
+		return true;
 	if (!error && from == GKSM_PAGE_SHARED)
 		atomic_fetch_add(&load->gpu->counters.api_detaches, 1);
 	if (error && !load->result)

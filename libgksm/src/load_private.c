@@ -1,10 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pages that get memory of their own, with the snapshot's bytes. */
+#include <errno.h>
+
 #include "gpu.h"
 #include "load_commit.h"
 #include "map.h"
+#include "reclaim.h"
 
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
+
+static int create(struct gksm_load *load, CUmemGenericAllocationHandle *handle, size_t left)
+{
+	int error = gksm_handle_create(load->gpu, handle);
+
+	/* gksmd is not waited for while others wait for the gate. */
+	if (error == -ENOMEM && !load->gate_closed && gksm_reclaim(load->gpu, left * PAGE))
+		error = gksm_handle_create(load->gpu, handle);
+	return error;
+}
 
 void gksm_load_fill(struct gksm_load *load, struct gksm_load_page **chosen, size_t count,
 		    CUmemGenericAllocationHandle *handles)
@@ -19,7 +32,7 @@ void gksm_load_fill(struct gksm_load *load, struct gksm_load_page **chosen, size
 		CUdeviceptr scratch = gksm_mover_scratch(mover, (unsigned)i);
 
 		handles[i] = 0;
-		if (gksm_handle_create(gpu, &handles[i])) {
+		if (create(load, &handles[i], count - i)) {
 			handles[i] = 0;
 			continue;
 		}

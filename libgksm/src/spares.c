@@ -66,7 +66,7 @@ static unsigned target(const struct gksm_gpu *gpu)
 	uint64_t most = gpu->terms.spare_pages;
 
 	/* Only held faults are in a hurry. */
-	if (!shared || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
+	if (!shared || atomic_load(&gpu->draining) || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return 0;
 	if (wanted < SPARES_MIN)
 		wanted = SPARES_MIN;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "device.h"
 #include "host.h"
 #include "queue.h"
 
@@ -185,6 +186,9 @@ static CUresult copy_run(struct sim_op *base)
 	struct copy_op *op = (struct copy_op *)base;
 	CUresult result = sim_touch(base->stream->context, SIM_TOUCH_COPY, copy_body, op);
 
+	if (op->to.device && !op->from.device)
+		atomic_fetch_add(&base->stream->context->device->shared->host_to_device_bytes,
+				 (uint64_t)op->width * op->height * op->depth);
 	return result != CUDA_SUCCESS && op->graph ? CUDA_ERROR_LAUNCH_FAILED : result;
 }
 

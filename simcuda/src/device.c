@@ -16,7 +16,7 @@
 #include "vram.h"
 
 #define SIM_SHARED_READY 0x53494d31u
-#define SIM_SHARED_VERSION 2
+#define SIM_SHARED_VERSION 3
 #define VRAM_DEFAULT ((uint64_t)8 << 30)
 /* Offsets in `state` of the bytes that are locked; they need not exist. */
 #define BYTE_SETUP ((off_t)1 << 40)

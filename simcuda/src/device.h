@@ -31,6 +31,7 @@ struct sim_shared {
 	uint64_t used_hint[SIM_PAGES_MAX / 64];
 	/* Counts how often a page was handed out, so that a stale IPC handle is seen. */
 	uint32_t generation[SIM_PAGES_MAX];
+	_Atomic uint64_t host_to_device_bytes; /* copied, by all processes ever */
 };
 
 /* CUDA_SUCCESS, or what cuInit is to return. */

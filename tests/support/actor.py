@@ -100,6 +100,28 @@ class Actor:
     def alloc_bytes(self, nbytes: int) -> int:
         return int(check(driver.cuMemAlloc(nbytes)))
 
+    def allocate(self, way: str, nbytes: int) -> int:
+        """Memory by another call than cuMemAlloc: an address, or a handle."""
+        device = check(driver.cuCtxGetDevice())
+        match way:
+            case "cuMemAllocManaged":
+                return int(check(driver.cuMemAllocManaged(nbytes, 1)))
+            case "cuMemAllocPitch":
+                return int(check(driver.cuMemAllocPitch(4096, nbytes // 4096, 4))[0])
+            case "cuMemAllocAsync":
+                return int(check(driver.cuMemAllocAsync(nbytes, self.stream("legacy"))))
+            case "cuMemAllocFromPoolAsync":
+                pool = check(driver.cuDeviceGetDefaultMemPool(device))
+                stream = self.stream("legacy")
+                return int(check(driver.cuMemAllocFromPoolAsync(nbytes, pool, stream)))
+            case "cuMemCreate":
+                properties = driver.CUmemAllocationProp()
+                properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+                properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+                properties.location.id = int(device)
+                return int(check(driver.cuMemCreate(nbytes, properties, 0)))
+        raise ValueError(way)
+
     def free(self, address: int) -> None:
         check(driver.cuMemFree(address))
 

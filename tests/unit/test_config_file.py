@@ -11,7 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 import tomli
-from gksmd.config import Config, ConfigError, Size, Vault, listen_address, load_config
+from gksmd.config import (
+    Config,
+    ConfigError,
+    Size,
+    Vault,
+    encode_hook,
+    listen_address,
+    load_config,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,9 +38,7 @@ def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
 def test_the_shipped_file_shows_every_key_with_its_default() -> None:
     text = (CONFIGS / "gksm.toml").read_text(encoding="utf-8")
     shown = tomli.loads(re.sub(r"(?m)^# (\w+ = )", r"\1", text))
-    expected = msgspec.to_builtins(
-        Config(), enc_hook=lambda v: int(v) if isinstance(v, int) else str(v)
-    )
+    expected = msgspec.to_builtins(Config(), enc_hook=encode_hook)
     expected["vault"]["mode"] = "service"  # what the unit beside it provides
 
     def sized(value: object) -> object:

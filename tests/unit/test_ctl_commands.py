@@ -27,7 +27,7 @@ STATUS = {
         {
             "uuid": str, "name": str, "guard": str, "total_bytes": int, "used_bytes": int,
             "pages_shared": int, "pages_sharing": int, "saved_bytes": int, "warm_bytes": int,
-            "cow_events": int,
+            "cow_events": int, "draining": bool,
         }
     ],
     "instances": [
@@ -36,7 +36,12 @@ STATUS = {
             "private_bytes": int, "shared_bytes": int, "proportional_bytes": int,
         }
     ],
-    "domains": [{"name": str, "instances": int, "pages_shared": int, "saved_bytes": int}],
+    "domains": [
+        {
+            "name": str, "instances": int, "pages_shared": int, "saved_bytes": int,
+            "warm_bytes": int,
+        }
+    ],
 }  # fmt: skip
 
 
@@ -81,7 +86,10 @@ def test_status_json_is_the_contract_and_counts_as_ksm_does(stack: Stack) -> Non
         assert rows[one.pid]["proportional_bytes"] == 5 * PAGE + 3 * PAGE // 2
         assert rows[two.pid]["proportional_bytes"] == 3 * PAGE // 2
         (team,) = found["domains"]
-        assert team == {"name": "team", "instances": 2, "pages_shared": 3, "saved_bytes": 3 * PAGE}
+        assert team == {
+            "name": "team", "instances": 2, "pages_shared": 3, "saved_bytes": 3 * PAGE,
+            "warm_bytes": 0,
+        }  # fmt: skip
 
 
 def test_every_table_fits_100_columns_whatever_the_names(stack: Stack) -> None:

@@ -13,7 +13,15 @@ import click
 
 import gksmd
 from gksmd.config import CONFIG_DIR, ConfigError, load_config
-from gksmd.ctl import doctor, domain_commands, gpu_processes, scan_commands, tables
+from gksmd.ctl import (
+    doctor,
+    domain_commands,
+    drain_commands,
+    gpu_processes,
+    scan_commands,
+    tables,
+    warm_commands,
+)
 from gksmd.ctl.client import Daemon, die, to_json
 from gksmd.ctl.tables import console, size, table
 from gksmd.explain import Explanation, OnGpu
@@ -117,6 +125,9 @@ def status(daemon: Daemon, as_json: bool) -> None:
                 ],
             )
         )
+    for gpu in found.gpus:
+        if gpu.draining:
+            out.print(f"{gpu.uuid} drains: nothing new is shared on it until gksmctl undrain.")
     if found.instances:
         out.print()
         out.print(
@@ -150,9 +161,15 @@ def status(daemon: Daemon, as_json: bool) -> None:
         out.print()
         out.print(
             table(
-                ["domain", "instances>", "shared>", "saved>"],
+                ["domain", "instances>", "shared>", "saved>", "warm>"],
                 [
-                    (tables.short_domain(d.name), d.instances, d.pages_shared, size(d.saved_bytes))
+                    (
+                        tables.short_domain(d.name),
+                        d.instances,
+                        d.pages_shared,
+                        size(d.saved_bytes),
+                        size(d.warm_bytes),
+                    )
                     for d in found.domains
                 ],
             )
@@ -305,6 +322,8 @@ def _explain_gpu(write: Callable[[Any], None], gpu: OnGpu) -> None:
         f"  {gpu.loaded_pages} pages loaded from the host, {gpu.attached_pages} of them by "
         f"attaching; {gpu.cow_events} copied on write; {gpu.alone_pages} that nobody else maps"
     )
+    if gpu.domain_warm_bytes:
+        write(f"  {size(gpu.domain_warm_bytes)} of its domain are warm here: no process maps them")
     for reason in gpu.unshared:
         way_out = f" ({reason.way_out})" if reason.way_out else ""
         write(f"  {reason.pages} pages {reason.text}{way_out}")
@@ -384,6 +403,9 @@ def doctor_command(daemon: Daemon, as_json: bool) -> None:
 
 
 main.add_command(domain_commands.trust_domain)
+main.add_command(warm_commands.warm)
+main.add_command(drain_commands.drain)
+main.add_command(drain_commands.undrain)
 main.add_command(scan_commands.scan)
 
 

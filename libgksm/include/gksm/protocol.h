@@ -47,6 +47,7 @@
 /* Feature bits of HELLO and WELCOME. */
 #define GKSM_FEATURE_HOST_COPIES 1u
 #define GKSM_FEATURE_COMMIT 2u
+#define GKSM_FEATURE_RECLAIM 4u /* RECLAIM, and CONTROL for one GPU */
 #define GKSM_FEATURE_SCAN 8u
 
 struct gksm_header {
@@ -86,6 +87,8 @@ enum gksm_message {
 	GKSM_ANNOUNCED = 21,	/* d->c  -, announce_result */
 	GKSM_REPORT = 22,	/* c->d  report, text bytes (entry_bytes 1); one-way */
 	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
+	GKSM_RECLAIM = 24,	/* c->d  reclaim -> RECLAIMED */
+	GKSM_RECLAIMED = 25,	/* d->c  reclaimed */
 	GKSM_OFFER = 26,	/* c->d  offer, offer_entry -> LOOKED_UP: stable pages */
 	GKSM_SCAN_TERMS = 27,	/* d->c  scan_terms; seq 0: after GPU_OPENED and at each change */
 
@@ -355,14 +358,31 @@ struct gksm_report {
 enum gksm_control_action {
 	GKSM_CONTROL_PAUSE = 1, /* no new attaches or publications */
 	GKSM_CONTROL_RESUME = 2,
-	GKSM_CONTROL_UNSHARE = 3,    /* PAUSE, and detach as far as memory allows */
+	GKSM_CONTROL_UNSHARE = 3, /* PAUSE, and detach as far as memory allows */
+	/* Of one GPU: no new attaches or publications, and no spare pages. Holds until the
+	 * RESUME of that GPU or the next connection; gksmd then says it again. */
+	GKSM_CONTROL_DRAIN = 4,
 	GKSM_CONTROL_OFFER_AGAIN = 6 /* pages that were NOTED can be merged now */
 };
 
 struct gksm_control {
 	uint32_t action; /* enum gksm_control_action */
-	uint32_t reserved;
+	uint32_t gpu;	 /* its number + 1 (DRAIN, and RESUME after it); 0: all of the process */
 	char reason[128];
+};
+
+/*
+ * An allocation has failed for want of memory: is there any that nobody maps? Answered
+ * when it is free, or with less than was asked for when no more can be had in time.
+ */
+struct gksm_reclaim {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+struct gksm_reclaimed {
+	uint64_t bytes;
 };
 
 enum gksm_vault_class { GKSM_VAULT_PAGE = 1, GKSM_VAULT_SEGMENT = 2 };

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allocation and release. Large linear memory comes from the arena; pitched, managed,
- * stream-ordered and host memory is the driver's, and its entry points are not
- * wrapped unless they make other threads wait (outside.h).
+ * stream-ordered and host memory is the driver's, and its entry points are wrapped only
+ * where they make other threads wait (outside.h) or may lack memory (scarce.c).
  */
 #include "alloc.h"
 
 #include "interpose/outside.h"
+#include "interpose/scarce.h"
 #include "streams.h"
 #include "wrap.h"
 
@@ -39,7 +40,10 @@ GKSM_WRAP(cuMemAlloc_v2)(CUdeviceptr *address, size_t bytes)
 
 	if (process && address && alloc(process, address, bytes, &result))
 		return result;
-	return GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	result = GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	while (gksm_memory_freed(result, bytes))
+		result = GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	return result;
 }
 
 GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
