@@ -48,10 +48,10 @@ class GpuRow(Record, frozen=True):
     used_bytes: int
     pages_shared: int
     pages_sharing: int
-    pages_zero: int
     saved_bytes: int
     warm_bytes: int
     cow_events: int
+    pages_zero: int
     draining: bool
 
 

@@ -27,7 +27,7 @@ STATUS = {
         {
             "uuid": str, "name": str, "guard": str, "total_bytes": int, "used_bytes": int,
             "pages_shared": int, "pages_sharing": int, "saved_bytes": int, "warm_bytes": int,
-            "cow_events": int, "draining": bool,
+            "cow_events": int, "pages_zero": int, "draining": bool,
         }
     ],
     "instances": [
