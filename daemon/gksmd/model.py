@@ -26,6 +26,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from gksmd.domains import Decision
+from gksmd.refusals import Refusals
 
 if TYPE_CHECKING:
     import asyncio
@@ -393,6 +394,7 @@ class State:
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
     departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=16))
+    refusals: Refusals = field(default_factory=Refusals)
 
     @property
     def instances(self) -> list[Instance]:
