@@ -54,6 +54,9 @@ void gksm_access_end(struct gksm_access *access, CUstream stream);
  * again. */
 void gksm_access_refused(struct gksm_access *access);
 
+/* Instead of end: nothing was enqueued. Asks no stream, so it is in no capture's way. */
+void gksm_access_drop(struct gksm_access *access);
+
 /* true: some page of the spans is ours (cheap: range checks only). */
 bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
 
@@ -68,6 +71,13 @@ bool gksm_span_shared(struct gksm *process, const struct gksm_span *span);
  */
 bool gksm_load(struct gksm *process, CUdeviceptr destination, const void *source, size_t bytes,
 	       CUstream stream, CUresult *result);
+
+/*
+ * Sets bytes to zero where that may leave pages unbacked. true: done, *result is what the
+ * entry point returns. false: an ordinary set, as above.
+ */
+bool gksm_zero(struct gksm *process, CUdeviceptr destination, size_t bytes, CUstream stream,
+	       CUresult *result);
 
 /*
  * Detach the pages of the spans and keep them private until as many unpins: graph

@@ -40,6 +40,9 @@ static int fill(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 	case GKSM_PAGE_LOADING:
 		return gksm_mover_write(how->mover, scratch, entry->snapshot, GKSM_PAGE_SIZE);
 	case GKSM_PAGE_SHARED:
+		/* Memory is new, or a spare that nobody wrote to: it is zeros already. */
+		if (atomic_load(&entry->zero))
+			return 0;
 		return gksm_mover_copy_page(how->mover, scratch, gksm_page_address(gpu, page));
 	default:
 		return 0;
@@ -73,12 +76,15 @@ static int swap(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 	return gksm_map(gpu, address, handle, &gpu->read_write);
 }
 
-static void let_go(struct gksm_gpu *gpu, struct gksm_page *entry, enum gksm_page_state from,
+static void let_go(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 		   enum gksm_detach_reason reason, struct gksm_kept *kept)
 {
+	struct gksm_page *entry = &gpu->pages[page];
 	uint64_t page_id;
 
 	if (from == GKSM_PAGE_SHARED) {
+		gksm_page_leaves_shared(
+			gpu, page, reason == GKSM_DETACH_COW || reason == GKSM_DETACH_API_WRITE);
 		if (entry->handle)
 			gksm_handle_release(gpu, entry->handle);
 		page_id = atomic_exchange(&entry->page_id, 0);
@@ -93,6 +99,18 @@ static void let_go(struct gksm_gpu *gpu, struct gksm_page *entry, enum gksm_page
 	entry->snapshot = NULL;
 }
 
+/* MERGING -> PRIVATE: the memory is its own, only the right to write was taken away. */
+static int give_back(struct gksm_gpu *gpu, uint64_t page)
+{
+	int error = gksm_marks_wait(gpu, page);
+
+	if (!error && gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, page),
+							  GKSM_PAGE_SIZE, &gpu->read_write, 1))
+		error = -EIO;
+	gksm_page_put(gpu, page, error ? GKSM_PAGE_MERGING : GKSM_PAGE_PRIVATE);
+	return error;
+}
+
 int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 		   const struct gksm_privatize *how)
 {
@@ -104,6 +122,8 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	bool own_scratch = false;
 	int error = 0;
 
+	if (from == GKSM_PAGE_MERGING)
+		return give_back(gpu, page);
 	if (!handle) {
 		error = gksm_handle_create(gpu, &handle);
 		if (error) {
@@ -130,11 +150,11 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 		if (kept)
 			gksm_kept_cancel(kept);
 		if (fallback == GKSM_PAGE_LOST)
-			let_go(gpu, entry, from, GKSM_DETACH_LOST, NULL);
+			let_go(gpu, page, from, GKSM_DETACH_LOST, NULL);
 		gksm_page_put(gpu, page, fallback);
 		return error;
 	}
-	let_go(gpu, entry, from, how->reason, kept);
+	let_go(gpu, page, from, how->reason, kept);
 	if (kept) {
 		kept->now = handle;
 		kept->next = *how->keep;

@@ -13,7 +13,7 @@ import click
 
 import gksmd
 from gksmd.config import CONFIG_DIR, ConfigError, load_config
-from gksmd.ctl import doctor, domain_commands, gpu_processes, tables
+from gksmd.ctl import doctor, domain_commands, gpu_processes, scan_commands, tables
 from gksmd.ctl.client import Daemon, die, to_json
 from gksmd.ctl.tables import console, size, table
 from gksmd.explain import Explanation, OnGpu
@@ -384,6 +384,7 @@ def doctor_command(daemon: Daemon, as_json: bool) -> None:
 
 
 main.add_command(domain_commands.trust_domain)
+main.add_command(scan_commands.scan)
 
 
 if __name__ == "__main__":
