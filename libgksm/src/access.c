@@ -28,8 +28,8 @@ struct walk {
 	bool pending;	     /* once asked: other work may touch pages this call reads */
 	enum gksm_kind kind; /* what it writes */
 	bool copied;	     /* from other pages of ours */
-	bool *full;	     /* there is no memory to give such pages: read them as they are */
-	struct gksm_mark **mark;
+	bool *full;	     /* there is no memory to give such pages: they are read as they are */
+	struct gksm_mark **mark; /* NULL: pages are made ready, not counted */
 	struct gksm_kept **kept;
 };
 
@@ -123,6 +123,11 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	return error;
 }
 
+static bool counting(const struct walk *walk)
+{
+	return walk->mark != NULL;
+}
+
 /*
  * Before this call waits for a page, or remaps one: whoever changes pages that it has
  * counted itself in on waits for it. true: the walk has to start anew.
@@ -136,11 +141,8 @@ static bool marks_dropped(struct walk *walk)
 	return true;
 }
 
-/*
- * Counts this call in on a page that it leaves as it is. -EAGAIN: the page changed before
- * the count was there; counts on pages that are waited for next would be waited for by
- * their own caller, so the walk starts anew.
- */
+/* Counts this call in on a page that it leaves as it is. -EAGAIN: the page changed before
+ * the count was there. */
 static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
 		    struct walk *walk)
 {
@@ -150,6 +152,23 @@ static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state st
 		return error;
 	marks_dropped(walk);
 	return -EAGAIN;
+}
+
+/* A page that is mapped read-only, and that this call reads behind other work: that may
+ * yet write to it. -EINPROGRESS: look at it again. */
+static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
+			   struct walk *walk)
+{
+	int error;
+
+	if (marks_dropped(walk))
+		return -EAGAIN;
+	if (!gksm_page_take(gpu, page, state))
+		return -EINPROGRESS;
+	error = make_private(gpu, page, state, walk, false);
+	/* Better the risk that the pending work writes to the page than a read that fails. */
+	*walk->full = error == -ENOMEM;
+	return !error || *walk->full || error == -ETIMEDOUT ? -EINPROGRESS : error;
 }
 
 static bool read_only(enum gksm_page_state state)
@@ -166,19 +185,13 @@ static bool pending(struct walk *walk)
 	return walk->pending;
 }
 
-/* The page stays what it is. Marks are for what only a fault guard allows: elsewhere a
- * remap drains all work first. */
+/* The page stays what it is. */
 static int use(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state, struct walk *walk)
 {
-	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT || !walk->mark ||
-	    walk->event == GKSM_ON_LAUNCH)
-		return 0;
-	/* It came after detach_reads. */
-	if (read_only(state) && !*walk->full && pending(walk)) {
-		marks_dropped(walk);
-		return -EAGAIN;
-	}
-	return count_in(gpu, page, state, walk);
+	if (walk->event == GKSM_ON_COPY_READ && atomic_load(&gpu->guard) == GKSM_GUARD_FAULT &&
+	    read_only(state) && pending(walk) && !*walk->full)
+		return detach_for_read(gpu, page, state, walk);
+	return counting(walk) ? count_in(gpu, page, state, walk) : 0;
 }
 
 /* What a write leaves behind, for the scanner. */
@@ -198,15 +211,17 @@ static void note_write(struct gksm_gpu *gpu, uint64_t index, const struct walk *
 
 static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bool whole)
 {
-	note_write(gpu, page, walk, whole);
+	if (!counting(walk))
+		note_write(gpu, page, walk, whole);
 	for (;;) {
 		enum gksm_page_state state = gksm_page_state(gpu, page);
 		struct gksm_page_rule rule = gksm_page_rule(state, walk->event);
-		bool again;
 		int error;
 
 		switch (rule.verdict) {
 		case GKSM_GO:
+			if (marks_dropped(walk))
+				return -EAGAIN;
 			/* Waited for before the page is taken: a fault on it can be answered
 			 * meanwhile. */
 			if (read_only(state) && gksm_marks_wait(gpu, page))
@@ -214,21 +229,24 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bo
 			if (!gksm_page_take(gpu, page, state))
 				continue;
 			error = make_private(gpu, page, state, walk, whole && walk->discard);
-			/* A copy engine reads on and on: only a held fault has a deadline.
-			 * What is private now is counted in like any other. */
+			/* A copy engine reads on and on: only a held fault has a deadline. */
 			if (error && error != -ETIMEDOUT)
 				return error;
+			/* What is private now is counted in like any other. */
+			if (!error && !counting(walk))
+				return 0;
 			continue;
 		case GKSM_WAIT_IT:
-			again = marks_dropped(walk);
-			gksm_page_wait(gpu, page, state);
-			if (again)
+			if (marks_dropped(walk))
 				return -EAGAIN;
+			gksm_page_wait(gpu, page, state);
 			continue;
 		default:
-			return state == GKSM_PAGE_LOST || state == GKSM_PAGE_FREE
-				       ? 0
-				       : use(gpu, page, state, walk);
+			if (state == GKSM_PAGE_LOST || state == GKSM_PAGE_FREE)
+				return 0;
+			error = use(gpu, page, state, walk);
+			if (error != -EINPROGRESS)
+				return error;
 		}
 	}
 }
@@ -375,87 +393,58 @@ static void judge_source(struct gksm *process, const struct gksm_span *spans, si
 	}
 }
 
-/*
- * Pages that are mapped read-only, and that this call reads behind other work, get memory
- * of their own: that work may yet write to them. Before any page is counted in. Where
- * there is no memory, the risk that it does is better than a read that fails.
- */
-static int detach_reads(struct gksm *process, const struct gksm_span *spans, size_t count,
-			struct walk *walk)
+static int walk_spans(struct walk *walk, const struct gksm_span *spans, size_t count)
 {
-	struct page_range range;
-	uint64_t page;
 	size_t i;
 
-	walk->event = GKSM_ON_COPY_READ;
-	for (i = 0; i < count; i++) {
-		if ((spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH)) ||
-		    !range_of(process, &spans[i], &range) ||
-		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_read_only(&range) ||
-		    !pending(walk))
-			continue;
-		for (page = range.first; page < range.end; page++) {
-			enum gksm_page_state state = gksm_page_state(range.gpu, page);
-			int error = 0;
-
-			if (read_only(state) && gksm_page_take(range.gpu, page, state))
-				error = make_private(range.gpu, page, state, walk, false);
-			*walk->full = error == -ENOMEM;
-			if (*walk->full)
-				return 0;
-			/* One that a copy engine reads on and on is met again. */
-			if (error && error != -ETIMEDOUT)
-				return error;
-		}
-	}
-	return 0;
-}
-
-static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		      CUcontext context, struct gksm_access *access, bool *full)
-{
-	struct walk walk = {
-		.process = process,
-		.context = context,
-		.mark = &access->mark,
-		.kept = &access->kept,
-		.full = full,
-	};
-	size_t i;
-	int error;
-
-	judge_source(process, spans, count, &walk);
-	error = *full ? 0 : detach_reads(process, spans, count, &walk);
-	if (error)
-		return error;
-	/* Writes first: a page that the call reads and writes is then private, and not
-	 * marked, when the read comes to it. */
+	/* Writes first: a page that the call reads and writes is then private when the read
+	 * comes to it. */
 	for (i = 0; i < 2 * count; i++) {
 		const struct gksm_span *span = &spans[i % count];
 		struct page_range range;
+		int error;
 
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
-		    !range_of(process, span, &range))
+		    !range_of(walk->process, span, &range))
 			continue;
-		walk.discard = any_read_only(&range) && !pending(&walk) &&
-			       old_bytes_useless(&range, span, spans, count);
-		walk.event = event_of(span);
-		error = ready_range(&range, span, &walk);
+		/* Only a fault guard lets mappings change beside copies; elsewhere a remap
+		 * drains all work first. What a kernel may touch is no copy. */
+		if (counting(walk) && (atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT ||
+				       (span->flags & GKSM_SPAN_LAUNCH)))
+			continue;
+		walk->discard = any_read_only(&range) && !pending(walk) &&
+				old_bytes_useless(&range, span, spans, count);
+		walk->event = event_of(span);
+		error = ready_range(&range, span, walk);
 		if (error)
 			return error;
 	}
 	return 0;
 }
 
+/* Makes the pages what they must be, and then, when nothing is waited for any more,
+ * counts the call in on them. */
 static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
 		       CUcontext context, struct gksm_access *access)
 {
 	bool full = false;
 	int error;
 
-	do
-		error = walk_spans(process, spans, count, context, access, &full);
-	while (error == -EAGAIN);
+	do {
+		struct walk walk = {
+			.process = process,
+			.context = context,
+			.full = &full,
+			.kept = &access->kept,
+		};
+
+		judge_source(process, spans, count, &walk);
+		error = walk_spans(&walk, spans, count);
+		if (error)
+			break;
+		walk.mark = &access->mark;
+		error = walk_spans(&walk, spans, count);
+	} while (error == -EAGAIN);
 	return error;
 }
 
@@ -516,12 +505,6 @@ void gksm_access_end(struct gksm_access *access, CUstream stream)
 	gksm_gate_leave(&access->process->gate);
 }
 
-void gksm_access_refused(struct gksm_access *access)
-{
-	gksm_kept_restore(access->kept);
-	access->kept = NULL;
-}
-
 void gksm_access_drop(struct gksm_access *access)
 {
 	if (!access->process)
@@ -529,6 +512,12 @@ void gksm_access_drop(struct gksm_access *access)
 	gksm_kept_restore(access->kept);
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&access->process->gate);
+}
+
+void gksm_access_refused(struct gksm_access *access)
+{
+	gksm_kept_restore(access->kept);
+	access->kept = NULL;
 }
 
 CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)

@@ -50,12 +50,12 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 			   struct gksm_access *access);
 void gksm_access_end(struct gksm_access *access, CUstream stream);
 
+/* Instead of end: nothing was enqueued. Asks no stream, so it is in no capture's way. */
+void gksm_access_drop(struct gksm_access *access);
+
 /* Before end, when the driver has refused the call: what was to be written over is there
  * again. */
 void gksm_access_refused(struct gksm_access *access);
-
-/* Instead of end: nothing was enqueued. Asks no stream, so it is in no capture's way. */
-void gksm_access_drop(struct gksm_access *access);
 
 /* true: some page of the spans is ours (cheap: range checks only). */
 bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
