@@ -298,6 +298,8 @@ class Control:
         if isinstance(request, Explain):
             target = self.containers.by_name(request.target)
             found = find_processes(self._core.state, target)
+            if found is None and request.target.isdigit():
+                self._tell_refusal(int(request.target), peer)
             # The same sentence for "not there" and "not yours": pids of others stay theirs.
             if found is None or not (
                 peer.privileged
@@ -311,6 +313,15 @@ class Control:
         if isinstance(request, Logs):
             return self._logs(request.pid, peer)
         raise TypeError(type(request))
+
+    def _tell_refusal(self, pid: int, peer: Peer) -> None:
+        """Raises RefusedError for a process that asked to be served and was not."""
+        reason = self._core.state.refusals.why(pid, None if peer.privileged else peer.uid)
+        if reason:
+            raise RefusedError(
+                f"Process {pid} was turned away: {reason}. If it still runs, it does so without "
+                "sharing, and asks again by itself."
+            )
 
     def _logs(self, pid: int, peer: Peer) -> LogsAnswer:
         state = self._core.state

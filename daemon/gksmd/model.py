@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from gksmd.domains import Decision
+from gksmd.refusals import Refusals
 
 if TYPE_CHECKING:
     import asyncio
@@ -467,6 +468,7 @@ class State:
     vault_up: bool = False
     drains: Drains = field(default_factory=Drains)
     departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=16))
+    refusals: Refusals = field(default_factory=Refusals)
 
     @property
     def instances(self) -> list[Instance]:

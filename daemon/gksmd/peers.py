@@ -103,7 +103,7 @@ class Peers:
     def _hello(self, connection: Connection, message: Message) -> None:
         head = HELLO.read(message.head)
         if head.protocol_min > lib.GKSM_PROTOCOL_MAX or head.protocol_max < lib.GKSM_PROTOCOL_MIN:
-            refuse(
+            self._refuse(
                 connection,
                 message.seq,
                 -errno.EPROTONOSUPPORT,
@@ -115,7 +115,7 @@ class Peers:
         box = connection.identity.container
         if box is not None and box not in self.state.containers:
             # Never decided by the rules for bare processes instead.
-            refuse(connection, message.seq, -errno.EACCES, "its container has ended")
+            self._refuse(connection, message.seq, -errno.EACCES, "its container has ended")
             return
         if process is None:
             decision = self._decision(connection.identity)
@@ -125,12 +125,13 @@ class Peers:
                 domain.usage.refused["connections"] = domain.usage.refused.get("connections", 0) + 1
                 self.pages.tidy(domain)
                 reason = f"domain {domain.name} has all its {limit} connections in use"
-                refuse(connection, message.seq, -errno.EDQUOT, reason)
+                self._refuse(connection, message.seq, -errno.EDQUOT, reason)
                 return
             process = self._enter(connection, decision)
         elif process.connection is not None:
             process.connection.end("the process connected anew")
         self.greeting.pop(connection).cancel()
+        self.state.refusals.forget(process.identity)
         process.connection = connection
         process.connected_at = time.time()
         process.instance_id = secrets.randbits(63) | 1
@@ -142,6 +143,13 @@ class Peers:
         process.domain.usage.connections += 1
         connection.process = process
         self._welcome(connection, process, message.seq)
+
+    def _refuse(self, connection: Connection, seq: int, status: int, reason: str) -> None:
+        """Say why a peer is not served, and close."""
+        self.state.refusals.note(connection.identity, reason)
+        welcome = WELCOME.build(reason=clip(reason, 128))
+        connection.endpoint.send(encode(lib.GKSM_WELCOME, seq=seq, status=status, head=welcome))
+        connection.end(reason)
 
     def _welcome(self, connection: Connection, process: Process, seq: int) -> None:
         wanted = process.decision.domain.guard or self.config.guard.default
@@ -277,10 +285,3 @@ class Peers:
         if container is not None:
             levels.append((container.sharing, container.sharing_reason))
         return max(levels, key=lambda level: level[0])
-
-
-def refuse(connection: Connection, seq: int, status: int, reason: str) -> None:
-    """Say why a peer is not served, and close."""
-    welcome = WELCOME.build(reason=clip(reason, 128))
-    connection.endpoint.send(encode(lib.GKSM_WELCOME, seq=seq, status=status, head=welcome))
-    connection.end(reason)

@@ -294,6 +294,7 @@ class Server:
         reason = self._why_not(listener, identity)
         if reason:
             os.close(pidfd)
+            self.state.refusals.note(identity, reason)
             self._turn_away(sock, -errno.EACCES, reason)
             return
         charged = self._charged(listener, identity)

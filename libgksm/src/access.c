@@ -521,6 +521,7 @@ void gksm_access_drop(struct gksm_access *access)
 {
 	if (!access->process)
 		return;
+	gksm_kept_restore(access->kept);
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&access->process->gate);
 }

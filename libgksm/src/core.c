@@ -23,6 +23,15 @@ static void on_up(void *user, const struct gksm_welcome *welcome)
 	atomic_store(&process->paused, !welcome->sharing);
 }
 
+/* Maybe before the root knows its link: the ring keeps the record until then. */
+static void on_turned_away(void *user, const char *reason)
+{
+	struct gksm *process = user;
+
+	atomic_store(&process->turned_away, true);
+	gksm_report(NULL, GKSM_WARNING, "gksmd does not serve this process: %s", reason);
+}
+
 static void on_down(void *user)
 {
 	/* Nothing: gksm_gpu_sharing asks the link, and what is mapped stays mapped. */
@@ -139,6 +148,7 @@ static const struct gksm_link_events events = {
 	.gpu_opened = on_gpu_opened,
 	.scan_terms = on_scan_terms,
 	.announce = on_announce,
+	.turned_away = on_turned_away,
 };
 
 static void say_hello(struct gksm *process, struct gksm_hello *hello)
@@ -164,7 +174,8 @@ int gksm_core_start(struct gksm *process)
 		return -ENOMEM;
 	/* No threads to be had is no reason to stay away: the callers do the work then. */
 	process->pool = gksm_pool_start(0);
-	if (gksm_link_wait(process->link, (int)process->settings.hello_wait_ms, &welcome))
+	if (gksm_link_wait(process->link, (int)process->settings.hello_wait_ms, &welcome) &&
+	    !atomic_load(&process->turned_away))
 		gksm_report(process, GKSM_INFO,
 			    "gksmd does not answer at %s: private until it does",
 			    process->settings.socket_path);

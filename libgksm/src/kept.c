@@ -75,18 +75,31 @@ static void copy_back(struct gksm_engine *engine, const struct gksm_kept *kept)
 	gksm_mutex_unlock(&engine->write_lock);
 }
 
+static void restore(struct gksm_kept *kept)
+{
+	struct gksm_gpu *gpu = kept->gpu;
+	struct gksm_page *entry = &gpu->pages[kept->page];
+
+	while (!gksm_page_take(gpu, kept->page, GKSM_PAGE_PRIVATE)) {
+		enum gksm_page_state state = gksm_page_state(gpu, kept->page);
+
+		/* Somebody may be looking at it: for a while only. */
+		if (state == GKSM_PAGE_BUSY || state == GKSM_PAGE_MERGING)
+			gksm_page_wait(gpu, kept->page, state);
+		else if (state != GKSM_PAGE_PRIVATE)
+			return;
+	}
+	if (entry->handle == kept->now)
+		copy_back(entry->engine, kept);
+	gksm_page_put(gpu, kept->page, GKSM_PAGE_PRIVATE);
+}
+
 void gksm_kept_restore(struct gksm_kept *list)
 {
 	while (list) {
 		struct gksm_kept *next = list->next;
-		struct gksm_gpu *gpu = list->gpu;
-		struct gksm_page *entry = &gpu->pages[list->page];
 
-		if (gksm_page_take(gpu, list->page, GKSM_PAGE_PRIVATE)) {
-			if (entry->handle == list->now)
-				copy_back(entry->engine, list);
-			gksm_page_put(gpu, list->page, GKSM_PAGE_PRIVATE);
-		}
+		restore(list);
 		let_go(list);
 		list = next;
 	}

@@ -38,6 +38,9 @@ struct gksm_link_events {
 	 * page are added up */
 	size_t (*announce)(void *user, unsigned gpu, size_t *cursor,
 			   struct gksm_page_entry *entries, size_t capacity);
+	/* gksmd does not serve this process, and says why (never empty); it is asked again
+	 * later. Once for each reason. NULL: nobody wants to know */
+	void (*turned_away)(void *user, const char *reason);
 };
 
 /* Starts the link thread; does not wait for the daemon. NULL: no memory. */

@@ -5,6 +5,8 @@
  */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "link_state.h"
 
@@ -228,6 +230,30 @@ static int match(struct gksm_link *link, struct gksm_received *received)
 	return result;
 }
 
+/* gksmd may say it before it has read our HELLO: then it answers nothing (seq 0). */
+static bool is_refusal(const struct gksm_link *link, const struct gksm_received *received)
+{
+	return received->header.type == GKSM_WELCOME && received->header.status < 0 &&
+	       link->state == LINK_GREETING &&
+	       (received->header.seq == 0 || received->header.seq == link->hello_seq);
+}
+
+static int turned_away(struct gksm_link *link, struct gksm_received *received)
+{
+	struct gksm_welcome news;
+
+	gksm_received_head(received, &news, sizeof(news));
+	news.reason[sizeof(news.reason) - 1] = '\0';
+	if (!news.reason[0])
+		snprintf(news.reason, sizeof(news.reason), "errno %d", -received->header.status);
+	if (strcmp(link->turned_away, news.reason) != 0) {
+		memcpy(link->turned_away, news.reason, sizeof(link->turned_away));
+		if (link->events->turned_away)
+			link->events->turned_away(link->user, news.reason);
+	}
+	return -ECONNREFUSED;
+}
+
 static int welcome(struct gksm_link *link, struct gksm_received *received)
 {
 	struct gksm_welcome news;
@@ -242,6 +268,7 @@ static int welcome(struct gksm_link *link, struct gksm_received *received)
 	news.reason[sizeof(news.reason) - 1] = '\0';
 	gksm_mutex_lock(&link->lock);
 	link->welcome = news;
+	link->turned_away[0] = '\0';
 	link->state = LINK_OPENING;
 	gksm_mutex_unlock(&link->lock);
 	return 0;
@@ -328,6 +355,8 @@ int link_dispatch(struct gksm_link *link, struct gksm_received *received)
 
 	if (received->header.type == GKSM_CONTROL)
 		result = control(link, received);
+	else if (is_refusal(link, received))
+		result = turned_away(link, received);
 	else if (received->header.type == GKSM_SCAN_TERMS)
 		result = scan_terms(link, received);
 	else if (seq == 0)

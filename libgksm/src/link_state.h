@@ -158,6 +158,7 @@ struct gksm_link {
 	size_t mapped_sent;
 	struct link_queue own;
 	struct gksm_received received;
+	char turned_away[128]; /* why, the last time; empty once it was served */
 };
 
 /* link_queue.c */
@@ -178,7 +179,7 @@ void link_tell_seal(struct gksm_link *link, unsigned gpu, uint64_t segment_id);
 /* Moves usage and reports that are due into the queue; when the next one will be. */
 uint64_t link_queue_due(struct gksm_link *link, uint64_t now_ns);
 
-/* link_reply.c: one received packet. 0, or -EPROTO: drop the connection. */
+/* link_reply.c: one received packet. 0, or -EPROTO or -ECONNREFUSED: drop the connection. */
 int link_dispatch(struct gksm_link *link, struct gksm_received *received);
 
 /* link_request.c */ /* Ends the request; under the lock. The request is gone right after. */

@@ -335,8 +335,12 @@ static void serve(struct gksm_link *link)
 			return;
 		if (link->state == LINK_UP && !link->own.first)
 			until(&wake, link_queue_due(link, now));
-		if (!flush(link))
+		if (!flush(link)) {
+			/* Whoever is turned away cannot send, but is told why. */
+			if (link->state == LINK_GREETING && !link->robbed)
+				receive(link);
 			return;
+		}
 		if (link->state == LINK_ANNOUNCING && !link->own.first)
 			continue;
 		stalled = atomic_load(&link->stalled_ns);

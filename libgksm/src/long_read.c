@@ -39,12 +39,25 @@ static bool in_one_allocation(struct gksm *process, CUdeviceptr source, size_t b
 	       bytes <= info.base + info.bytes - source;
 }
 
-size_t gksm_read_part(struct gksm *process, CUdeviceptr destination, CUdeviceptr source,
-		      size_t bytes, CUstream stream, bool first)
+/* For the part before. A stream that stands still for something else is not waited for
+ * again: the pages of further parts are detached before they are read (access.c). */
+static void wait_for_last(struct gksm_long_read *read, struct gksm *process,
+			  const struct gksm_gpu *gpu, CUstream stream)
+{
+	struct gksm_relaxed relaxed;
+
+	if (!read->done || read->stuck)
+		return;
+	gksm_relaxed_enter(process, &relaxed);
+	read->stuck = gksm_wait_order(process, stream, (int)gpu->terms.hold_deadline_ms) != 0;
+	gksm_relaxed_leave(&relaxed);
+}
+
+size_t gksm_read_part(struct gksm_long_read *read, struct gksm *process, CUdeviceptr destination,
+		      CUdeviceptr source, size_t bytes, CUstream stream)
 {
 	const struct gksm_span span = {.address = source, .bytes = bytes};
 	struct gksm_gpu *gpu = gksm_gpu_of(process, source, NULL);
-	struct gksm_relaxed relaxed;
 	size_t most;
 
 	if (!gpu || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
@@ -54,12 +67,6 @@ size_t gksm_read_part(struct gksm *process, CUdeviceptr destination, CUdeviceptr
 	    !in_one_allocation(process, source, bytes) || on_a_device(process, destination) ||
 	    gksm_stream_capturing(process, stream))
 		return bytes;
-	if (!first) {
-		gksm_relaxed_enter(process, &relaxed);
-		/* On expiry the stream has other work, and the pages are detached before
-		 * they are read (access.c). */
-		gksm_wait_order(process, stream, (int)gpu->terms.hold_deadline_ms);
-		gksm_relaxed_leave(&relaxed);
-	}
+	wait_for_last(read, process, gpu, stream);
 	return most - source % PAGE;
 }

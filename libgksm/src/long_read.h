@@ -16,12 +16,17 @@
 
 struct gksm;
 
+struct gksm_long_read {
+	size_t done; /* bytes that are enqueued; the caller counts them */
+	bool stuck;  /* the stream has stood still: it is waited for no more */
+};
+
 /*
- * How many bytes of a linear copy the next call to the driver is to copy: `bytes`, unless
- * it is a long one of shared pages to the host. `first`: none of it is enqueued yet; else
- * waits for what is, bounded.
+ * How many bytes of what is left of a linear copy the next call to the driver is to copy:
+ * `bytes`, unless it is a long one of shared pages to the host. Waits for what is
+ * enqueued of it, bounded.
  */
-size_t gksm_read_part(struct gksm *process, CUdeviceptr destination, CUdeviceptr source,
-		      size_t bytes, CUstream stream, bool first);
+size_t gksm_read_part(struct gksm_long_read *read, struct gksm *process, CUdeviceptr destination,
+		      CUdeviceptr source, size_t bytes, CUstream stream);
 
 #endif

@@ -41,6 +41,7 @@
 	X(cuMemUnmap)                     \
 	X(cuMemcpyDtoHAsync_v2)           \
 	X(cuMemcpyHtoDAsync_v2)           \
+	X(cuMemsetD8Async)                \
 	X(cuPointerGetAttribute)          \
 	X(cuStreamCreate)                 \
 	X(cuStreamDestroy_v2)             \

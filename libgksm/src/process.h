@@ -56,6 +56,7 @@ struct gksm {
 	_Atomic bool ipc_reported;
 	struct gksm_exports *exports;	  /* of interpose/export.c, made at first use */
 	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
+	_Atomic bool turned_away;	  /* gksmd has said why it does not serve us */
 };
 
 /*

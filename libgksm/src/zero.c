@@ -27,6 +27,8 @@ static CUresult set(struct gksm *process, CUdeviceptr address, size_t bytes, CUs
 	if (result)
 		return result;
 	result = process->driver.cuMemsetD8Async(address, 0, bytes, stream);
+	if (result)
+		gksm_access_refused(&access);
 	gksm_access_end(&access, stream);
 	return result;
 }

@@ -84,12 +84,22 @@ static size_t on_announce(void *user, unsigned gpu, size_t *cursor, struct gksm_
 	return count;
 }
 
+static void on_turned_away(void *user, const char *reason)
+{
+	char text[160];
+
+	(void)user;
+	snprintf(text, sizeof(text), "away:%s", reason);
+	note(text);
+}
+
 static const struct gksm_link_events events = {
 	.up = on_up,
 	.down = on_down,
 	.control = on_control,
 	.gpu_opened = on_gpu_opened,
 	.announce = on_announce,
+	.turned_away = on_turned_away,
 };
 
 unsigned long number(void)

@@ -10,13 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gksm_bench.demo.realgpu import RealGpu
+from gksm_bench.stack import Stack
 
+from tests.conftest import MakeRemote
+from tests.support.actors import PROGRAM
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote
 
 Sharers = Callable[[str], tuple[Remote, Remote]]
 SEEDS = list(range(1, 65))
 WORD = 0x12345678
+IS_RDMA_CAPABLE = 15
 
 
 def load_both(pair: tuple[Remote, Remote]) -> list[int]:
@@ -79,6 +84,29 @@ def test_pages_are_shared_when_they_are_sealed_and_private_when_unsealed(sharers
     a.sync()
     assert a.read_words(at_a + 4096, 1) == [WORD]
     assert b.digests(at_b, len(SEEDS)) == digests(SEEDS)
+
+
+@pytest.mark.seen_in("microsoft/mscclpp#657", "meta-pytorch/torchcomms#3078")
+def test_a_network_card_gets_at_memory_as_it_does_without_libgksm(
+    real_gpu: RealGpu, make_stack: Callable[..., Stack], make_remote: MakeRemote
+) -> None:
+    """By one dma-buf for many pages, where the machine has dma-bufs."""
+    stack = make_stack(real_gpu, guard_options=["--guard", "optimistic"])
+    answers = []
+    for shared in (True, False):
+        process = make_remote(stack.environment(shared=shared), program=PROGRAM)
+        process.prepare()
+        address = process.alloc(len(SEEDS))
+        process.load(address, SEEDS)
+        answers.append(
+            [
+                process.attribute(IS_RDMA_CAPABLE, address),
+                process.range_handle(address, PAGE),
+                process.range_handle(address, len(SEEDS) * PAGE),
+            ]
+        )
+        assert process.digests(address, len(SEEDS)) == digests(SEEDS)
+    assert answers[0] == answers[1]
 
 
 def test_the_demo(build: Path) -> None:

@@ -70,6 +70,23 @@ def test_a_long_copy_brings_every_byte_to_its_place(
     )
 
 
+def test_a_long_copy_behind_other_work_is_enqueued_and_read_in_its_turn(
+    make_gpu: MakeGpu, make_stack: MakeStack, make_remote: MakeRemote
+) -> None:
+    a = make_remote(make_stack(make_gpu(), config=DEADLINE).environment())
+    seeds = list(range(1, 101))
+    at = a.alloc(len(seeds))
+    a.load(at, seeds)
+    flag = a.hold("own")
+    a.write_kernel(at, [99], OFFSET, WORD, "own")
+    read = a.begin_read(at, len(seeds) * PAGE, "own")
+    a.let_go(flag)
+    a.sync("own")
+    found = a.pinned_digests(read, len(seeds))
+    assert found[:99] == digests(seeds[:99])
+    assert found[99] == a.digests(at + 99 * PAGE, 1)[0] != digests(seeds)[99]
+
+
 def test_a_long_copy_that_leaves_its_allocation_is_refused_whole(
     stack: Stack, make_remote: MakeRemote
 ) -> None:

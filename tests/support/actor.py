@@ -454,6 +454,11 @@ class Actor:
     def gksm(self) -> ctypes.CDLL:
         return ctypes.CDLL(None)
 
+    def records(self) -> str:
+        text = ctypes.create_string_buffer(16384)
+        self.gksm().gksm_records(text, ctypes.c_size_t(len(text)))
+        return text.value.decode()
+
     def shared_pages(self, address: int, pages: int) -> int:
         shared = ctypes.c_size_t()
         status = self.gksm().gksm_is_shared(U64(address), U64(pages * PAGE), ctypes.byref(shared))

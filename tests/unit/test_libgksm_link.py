@@ -32,7 +32,7 @@ HIT, LEASE, PENDING, REFUSED, EXPIRED = (
     lib.GKSM_LOOKUP_REFUSED,
     lib.GKSM_LOOKUP_EXPIRED,
 )
-ENOENT, ENOMEM, ESTALE, ENOTCONN, ETIMEDOUT, EMFILE = -2, -12, -116, -107, -110, -24
+ENOENT, ENOMEM, EACCES, ESTALE, ENOTCONN, ETIMEDOUT, EMFILE = -2, -12, -13, -116, -107, -110, -24
 
 
 @pytest.fixture
@@ -335,6 +335,21 @@ def test_a_daemon_of_another_version_leaves_the_process_alone(
     session.say(lib.GKSM_WELCOME, seq=session.next().seq, status=status, head=head)
     assert client.answer().split()[0] == str(ENOTCONN)
     session.rest()
+
+
+@pytest.mark.parametrize("when", ["before HELLO is read", "after it"])
+def test_who_is_turned_away_hears_why_once_and_asks_again(
+    daemon: ScriptedDaemon, client: LinkClient, when: str
+) -> None:
+    for reason in (b"full", b"full", b"", b"full"):
+        session = daemon.accept()
+        seq = session.next(lib.GKSM_HELLO).seq if when == "after it" else 0
+        head = protocol.WELCOME.build(reason=reason)
+        session.say(lib.GKSM_WELCOME, seq=seq, status=EACCES, head=head)
+        session.rest()
+    daemon.up()
+    said = client.events("up:tenant")
+    assert said == ["away:full", "away:errno", "13", "away:full", "up:tenant"]
 
 
 def test_a_restarted_daemon_hears_of_every_mapped_page(

@@ -41,9 +41,9 @@ def references_of(function: ast.FunctionDef) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def carried() -> dict[str, list[str]]:
-    """Reference to the tests that carry it."""
+    """Reference to the tests that carry it; without those that need a real GPU."""
     found: dict[str, list[str]] = {}
-    for path in TESTS.rglob("test_*.py"):
+    for path in {*TESTS.rglob("test_*.py")} - {*(TESTS / "gpu").iterdir()}:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 for reference in references_of(node):

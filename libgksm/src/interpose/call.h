@@ -76,17 +76,19 @@ bool gksm_call_end(struct gksm_call *call, struct gksm *process, const struct gk
  */
 #define GKSM_READ_CALL(process, destination, source, bytes, stream, real_call)                 \
 	({                                                                                     \
+		struct gksm_long_read long_ = {0};                                             \
 		CUresult read_;                                                                \
-		size_t done = 0;                                                               \
                                                                                                \
 		do {                                                                           \
-			size_t part = gksm_read_part(process, destination, (source) + done,    \
-						     (bytes) - done, stream, done == 0);       \
+			const size_t done = long_.done;                                        \
+			const size_t part =                                                    \
+				gksm_read_part(&long_, process, destination, (source) + done,  \
+					       (bytes) - done, stream);                        \
                                                                                                \
 			read_ = GKSM_COPY_CALL(process, (destination) + done, (source) + done, \
 					       part, stream, real_call);                       \
-			done += part;                                                          \
-		} while (read_ == CUDA_SUCCESS && done < (bytes));                             \
+			long_.done += part;                                                    \
+		} while (read_ == CUDA_SUCCESS && long_.done < (bytes));                       \
 		read_;                                                                         \
 	})
 
