@@ -245,6 +245,17 @@ class Instance:
         return round((private + shared) * PAGE_BYTES)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IpcExport:
+    """An allocation of one process that others of its domain may open (legacy CUDA IPC)."""
+
+    ticket: bytes  # 16 random bytes
+    process: Process
+    uuid: Uuid  # of its GPU
+    pages: int
+    bytes: int  # as the program allocated
+
+
 @dataclass(slots=True, eq=False)
 class Process:
     """A process with libgksm in it. It lives as long as its pidfd says."""
@@ -266,6 +277,8 @@ class Process:
     reason: str = ""  # why it does not share now
     instances: dict[Uuid, Instance] = field(default_factory=dict)
     filling: dict[int, Segment] = field(default_factory=dict)
+    ipc_exports: dict[bytes, IpcExport] = field(default_factory=dict)  # by ticket
+    ipc_opening: int = 0  # opens of others' memory under way
     reports: deque[Report] = field(default_factory=lambda: deque(maxlen=256))
     reports_dropped: int = 0
     report_second: int = 0
@@ -348,6 +361,7 @@ class DomainState:
     tables: dict[Uuid, GpuTable] = field(default_factory=dict)
     processes: set[Process] = field(default_factory=set)
     segments: dict[int, Segment] = field(default_factory=dict)
+    ipc_exports: dict[bytes, IpcExport] = field(default_factory=dict)  # of its processes
     usage: QuotaUse = field(default_factory=QuotaUse)
     host_copy_budget: int = 0  # bytes; 0: no limit
     sharing: Sharing = Sharing.ON

@@ -37,7 +37,7 @@ LOG = logging.getLogger("gksmd.peers")
 HELLO_S = 5.0
 ROOM_POLL_S = 0.005
 DEPARTED_REPORTS = 64  # kept of each process that has ended
-FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT
+FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT | lib.GKSM_FEATURE_IPC
 _ACTIONS = {
     Sharing.ON: lib.GKSM_CONTROL_RESUME,
     Sharing.PAUSED: lib.GKSM_CONTROL_PAUSE,
@@ -214,6 +214,7 @@ class Peers:
         for instance in connection.gpus:
             self.leases.leave(instance)
         self.segments.leave(process)
+        self.requests.ipc.disconnected(process)
 
     def _died(self, process: Process) -> None:
         """The process has ended: everything it had is free at once."""
@@ -231,6 +232,7 @@ class Peers:
             self.pages.leave(instance)
             retire(table.gpu, instance)
         self.segments.leave(process)
+        self.requests.ipc.leave(process)
         process.domain.processes.discard(process)
         self.state.processes.pop(process.identity.key, None)
         self.pages.tidy(process.domain)

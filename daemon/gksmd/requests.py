@@ -19,6 +19,7 @@ from gksmd.commits import promise, report, usage_from
 from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
 from gksmd.guards import choose_guard
+from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
@@ -53,6 +54,7 @@ from gksmd.replies import process_of, reply
 from gksmd.segments import NoSegmentError, Segments
 
 REPORT_CHARS = 512
+_WITH_FDS = (lib.GKSM_PUBLISH, lib.GKSM_IPC_PAGES)
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class Requests:
     segments: Segments
     lookups: Lookups
     publications: Publications
+    ipc: Ipc
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,11 +90,15 @@ class Requests:
             lib.GKSM_DETACHED: self.detached,
             lib.GKSM_ANNOUNCE: self.announce,
             lib.GKSM_REPORT: self.report,
+            lib.GKSM_IPC_EXPORT: self.ipc.export,
+            lib.GKSM_IPC_DROP: self.ipc.drop,
+            lib.GKSM_IPC_OPEN: self.ipc.open,
+            lib.GKSM_IPC_PAGES: self.ipc.pages,
         }
 
     def handle(self, connection: Connection, message: Message) -> Work:
         """Carry out one request, or return what is left to be awaited of it."""
-        if message.type != lib.GKSM_PUBLISH:
+        if message.type not in _WITH_FDS:
             refuse_fds(message)
         handler = self._handlers.get(message.type)
         if handler is None:

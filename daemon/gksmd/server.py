@@ -25,6 +25,7 @@ from gksmd.core import Decide
 from gksmd.domains import Decision
 from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
+from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
 from gksmd.model import Container, Identity, QuotaUse, Sharing, State
@@ -80,6 +81,7 @@ class Server:
             self._segments,
             self._lookups,
             publications,
+            Ipc(self.state, config, self._quotas),
         )
         self._peers = Peers(
             self.state,

@@ -47,6 +47,7 @@
 /* Feature bits of HELLO and WELCOME. */
 #define GKSM_FEATURE_HOST_COPIES 1u
 #define GKSM_FEATURE_COMMIT 2u
+#define GKSM_FEATURE_IPC 256u /* the IPC messages */
 
 struct gksm_header {
 	uint32_t magic;
@@ -85,6 +86,20 @@ enum gksm_message {
 	GKSM_ANNOUNCED = 21,	/* d->c  -, announce_result */
 	GKSM_REPORT = 22,	/* c->d  report, text bytes (entry_bytes 1); one-way */
 	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
+
+	/*
+	 * Legacy IPC: memory of one process, mapped read-write by another of its domain.
+	 * gksmd keeps no descriptors of it: on an OPEN it asks the exporter, and passes on
+	 * what that answers. A part at a time, so that nobody's descriptor table fills up.
+	 */
+	GKSM_IPC_EXPORT = 30,	/* c->d  ipc_export -> IPC_EXPORTED; again after a reconnect */
+	GKSM_IPC_EXPORTED = 31, /* d->c  status 0, -EDQUOT, or -EEXIST: another's ticket */
+	GKSM_IPC_DROP = 32,	/* c->d  ipc_ref; one-way: the memory is freed */
+	GKSM_IPC_OPEN = 33,	/* c->d  ipc_open -> IPC_OPENED */
+	GKSM_IPC_OPENED = 34, /* d->c  ipc_opened; an fd a page from first_page on, at least one */
+	GKSM_IPC_WANTED = 35, /* d->c  ipc_wanted; seq 0 */
+	GKSM_IPC_PAGES = 36,  /* c->d  ipc_pages; `count` fds, one a page -> IPC_TAKEN */
+	GKSM_IPC_TAKEN = 37,  /* d->c  status 0, or -ENOENT: nobody waits for it any more */
 
 	/* gksmd <-> gksm-vault. Head of requests: vault_ref. */
 	GKSM_VAULT_PUT = 64, /* vault_item entries; one fd each -> VAULT_OK */
@@ -316,6 +331,44 @@ struct gksm_control {
 	uint32_t action; /* enum gksm_control_action */
 	uint32_t reserved;
 	char reason[128];
+};
+
+/* Whoever holds the ticket can ask for the memory, if it is of the exporter's domain. */
+struct gksm_ipc_ref {
+	uint8_t ticket[16]; /* random, the exporter's choice */
+};
+
+struct gksm_ipc_export {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint8_t ticket[16];
+	uint64_t pages;
+	uint64_t bytes; /* as the program allocated */
+};
+
+struct gksm_ipc_open {
+	uint8_t ticket[16];
+	uint64_t first_page; /* of the allocation */
+};
+
+struct gksm_ipc_opened {
+	uint8_t gpu_uuid[16];
+	uint64_t pages; /* of the whole allocation */
+	uint64_t bytes;
+};
+
+struct gksm_ipc_wanted {
+	uint64_t request; /* to be named in the answer */
+	uint8_t ticket[16];
+	uint64_t first_page;
+	uint32_t count; /* at most GKSM_FDS_MAX */
+	uint32_t reserved;
+};
+
+struct gksm_ipc_pages {
+	uint64_t request;
+	int32_t status; /* not 0: no fds; -ESTALE: the memory is freed */
+	uint32_t reserved;
 };
 
 enum gksm_vault_class { GKSM_VAULT_PAGE = 1, GKSM_VAULT_SEGMENT = 2 };
