@@ -223,19 +223,6 @@ static bool needs_drain(struct gksm *process, const struct gksm_span *span,
 	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_shared(range);
 }
 
-/* Waits for what runs on the device of the range, which need not be the current one.
- * true: nothing does. */
-static bool drained(struct gksm *process, const struct page_range *range, unsigned drain_ms)
-{
-	uint64_t page = range->first;
-	const struct gksm_engine *engine;
-
-	while (page + 1 < range->end && gksm_page_state(range->gpu, page) != GKSM_PAGE_SHARED)
-		page++;
-	engine = atomic_load(&range->gpu->pages[page].engine);
-	return !engine || gksm_wait_idle(process, engine->context, (int)drain_ms) != -ETIMEDOUT;
-}
-
 /*
  * Without a fault guard a shared page may only be remapped while nothing runs. An API
  * write keeps trying, with the gate open in between so that nobody else stands still.
@@ -262,7 +249,7 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 		idle = closed;
 		for (i = 0; idle && i < count; i++)
 			if (needs_drain(process, &spans[i], &range))
-				idle = drained(process, &range, drain_ms);
+				idle = !gksm_wait_all_idle(process, (int)drain_ms);
 		if (closed && !idle)
 			gksm_gate_open(&process->gate);
 		if (!idle) {
@@ -297,11 +284,22 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
+/* Whether work runs that may touch the range. A copy between two GPUs may be enqueued on
+ * either, and wait there for what the other has to do. */
+static bool pending_on(struct gksm *process, CUcontext context, const struct page_range *range)
+{
+	const struct gksm_engine *engine = atomic_load(&range->gpu->pages[range->first].engine);
+
+	return gksm_work_pending(process, context, NULL) ||
+	       (engine && engine->context != context &&
+		gksm_work_pending(process, engine->context, NULL));
+}
+
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
 		      CUcontext context, struct gksm_mark **mark)
 {
+	const struct gksm_gpu *asked = NULL;
 	struct walk walk = {.mark = mark};
-	bool asked = false;
 	bool idle = false;
 	size_t i;
 
@@ -315,11 +313,11 @@ static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
 		    !range_of(process, span, &range))
 			continue;
-		/* Asked once, and only when a shared page makes the answer matter. */
-		if (!asked && any_shared(&range)) {
-			walk.pending = gksm_work_pending(process, context, NULL);
+		/* Asked once a GPU, and only when a shared page makes the answer matter. */
+		if (asked != range.gpu && any_shared(&range)) {
+			walk.pending = pending_on(process, context, &range);
 			idle = !walk.pending;
-			asked = true;
+			asked = range.gpu;
 		}
 		walk.discard = idle && old_bytes_useless(&range, span, spans, count);
 		walk.event = event_of(span);
@@ -358,8 +356,8 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 		    !range_of(process, &spans[i], &range) ||
 		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_shared(&range))
 			continue;
-		if (gksm_work_pending(process, context, NULL))
-			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
+		if (pending_on(process, context, &range))
+			gksm_wait_all_idle(process, (int)range.gpu->terms.drain_ms);
 		return;
 	}
 }

@@ -7,6 +7,7 @@
 #include "gpu.h"
 #include "guard.h"
 #include "hash.h"
+#include "ipc.h"
 #include "link.h"
 #include "process.h"
 #include "report.h"
@@ -20,6 +21,7 @@ static void on_up(void *user, const struct gksm_welcome *welcome)
 	struct gksm *process = user;
 
 	atomic_store(&process->paused, !welcome->sharing);
+	gksm_ipc_renew(process);
 }
 
 static void on_down(void *user)
@@ -52,6 +54,11 @@ static void on_control(void *user, const struct gksm_control *control)
 	default: /* a newer gksmd's: what it means is not known here */
 		break;
 	}
+}
+
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	gksm_ipc_wanted(user, wanted);
 }
 
 static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_opened *opened)
@@ -99,6 +106,7 @@ static const struct gksm_link_events events = {
 	.up = on_up,
 	.down = on_down,
 	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
 	.gpu_opened = on_gpu_opened,
 	.announce = on_announce,
 };
@@ -108,7 +116,7 @@ static void say_hello(struct gksm *process, struct gksm_hello *hello)
 	memset(hello, 0, sizeof(*hello));
 	hello->protocol_min = GKSM_PROTOCOL_MIN;
 	hello->protocol_max = GKSM_PROTOCOL_MAX;
-	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT;
+	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_IPC;
 	hello->guards = gksm_guards_possible(process);
 	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
 	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);

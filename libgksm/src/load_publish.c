@@ -49,8 +49,7 @@ static void name_page(struct gksm_load *load, uint64_t index,
 	}
 	/* Refused, so nobody else has it: it may as well be written to. */
 	if (!may_open || gksm_marks_wait(gpu, index) ||
-	    gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, index), PAGE,
-						&gpu->read_write, 1)) {
+	    gksm_protect(gpu, gksm_page_address(gpu, index), &gpu->read_write)) {
 		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
 		return;
 	}

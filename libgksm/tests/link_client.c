@@ -66,6 +66,15 @@ static void on_gpu_opened(void *user, unsigned gpu, const struct gksm_gpu_opened
 	note(text);
 }
 
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	char text[64];
+
+	(void)user;
+	snprintf(text, sizeof(text), "wanted:%u", wanted->count);
+	note(text);
+}
+
 static size_t on_announce(void *user, unsigned gpu, size_t *cursor, struct gksm_page_entry *entries,
 			  size_t capacity)
 {
@@ -88,6 +97,7 @@ static const struct gksm_link_events events = {
 	.up = on_up,
 	.down = on_down,
 	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
 	.gpu_opened = on_gpu_opened,
 	.announce = on_announce,
 };

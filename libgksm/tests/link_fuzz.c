@@ -64,7 +64,16 @@ static void on_gpu_opened(void *user, unsigned gpu, const struct gksm_gpu_opened
 	((struct bench *)user)->orders += gpu + opened->gpu;
 }
 
-static const struct gksm_link_events events = {.control = on_control, .gpu_opened = on_gpu_opened};
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	((struct bench *)user)->orders += wanted->count;
+}
+
+static const struct gksm_link_events events = {
+	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
+	.gpu_opened = on_gpu_opened,
+};
 
 static void *allocate(size_t bytes)
 {
