@@ -99,6 +99,16 @@ class NeighbourActor(EntryPointActor):
         else:
             check(driver.cuMemcpyPeer(*ends))
 
+    def mark(self, stream: str) -> int:
+        """An event behind what is in the stream now."""
+        event = check(driver.cuEventCreate(2))
+        check(driver.cuEventRecord(event, self.stream(stream)))
+        return int(event)
+
+    def wait_mark(self, stream: str, event: int) -> None:
+        """The stream, of any device, goes on behind the event."""
+        check(driver.cuStreamWaitEvent(self.stream(stream), event, 0))
+
     def copy_kernel(self, to: int, source: int, nbytes: int) -> None:
         """A kernel of the current device copies."""
         self.launch("copy", [to, source, nbytes], "QQQ")
