@@ -47,6 +47,13 @@ bool gksm_ipc_close(struct gksm *process, CUdeviceptr address, CUresult *result)
 /* The opened memory that holds the address; false: none does. info may be NULL. */
 bool gksm_ipc_find(struct gksm *process, CUdeviceptr address, struct gksm_allocation_info *info);
 
+/* true: something is open. */
+bool gksm_ipc_any_open(struct gksm *process);
+
+/* Other GPUs may reach the device's memory from now on: also what is open there. Nothing
+ * that could meet the hole runs. */
+void gksm_ipc_open_to_peers(struct gksm *process, CUdevice device);
+
 /* The context is about to go, and what it has open with it. */
 void gksm_ipc_context_gone(struct gksm *process, CUcontext context);
 

@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "fork.h"
 #include "gpu.h"
 #include "ipc_state.h"
 #include "link.h"
@@ -71,12 +71,13 @@ static int export_pages(struct gksm_ipc *ipc, const struct gksm_ipc_wanted *want
 			error = -EIO;
 		else
 			error = gksm_handle_export(export->gpu, handle, &fds[count]);
-		count += !error;
+		if (!error)
+			gksm_fd_opened(fds[count++]);
 	}
 	if (!error)
 		return count;
 	while (count)
-		close(fds[--count]);
+		gksm_fd_close(fds[--count]);
 	return error;
 }
 
@@ -96,7 +97,7 @@ static void answer(struct gksm *process, const struct gksm_ipc_wanted *wanted)
 	}
 	gksm_link_ipc_pages(process->link, &head, fds, (size_t)count);
 	while (count)
-		close(fds[--count]);
+		gksm_fd_close(fds[--count]);
 }
 
 /* One that nobody frees meanwhile, and is not told twice: those whose turn has been lie

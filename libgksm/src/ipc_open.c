@@ -3,31 +3,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "gpu.h"
 #include "ipc_state.h"
-#include "link.h"
 #include "peers.h"
 #include "report.h"
 #include "streams.h"
 #include "wrap.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
-#define OPEN_NS 5000000000ull
-#define PAUSE_NS 5000000ull
-
-/* While it comes about. */
-struct opening {
-	struct gksm *process;
-	const struct ipc_ticket *ticket;
-	uint64_t until_ns;
-	struct gksm_ipc_opened about;
-	CUdeviceptr base; /* 0: no addresses yet */
-	uint64_t pages;
-	uint64_t mapped; /* of them */
-};
-
 static struct ipc_opened *holding(struct gksm_ipc *ipc, CUdeviceptr address)
 {
 	struct ipc_opened *opened = ipc->opened;
@@ -61,107 +45,6 @@ static bool is_own(struct gksm_ipc *ipc, const struct ipc_ticket *ticket)
 	return export;
 }
 
-/* Descriptors of the pages from `first` on; gksmd may be away for a moment. */
-static int fetch(struct opening *opening, uint64_t first, int *fds)
-{
-	struct gksm_ipc_open head = {.first_page = first};
-	int count;
-
-	memcpy(head.ticket, opening->ticket, sizeof(head.ticket));
-	for (;;) {
-		count = gksm_link_ipc_open(opening->process->link, &head, &opening->about, fds);
-		if ((count != -ENOTCONN && count != -EBUSY) || gksm_now_ns() >= opening->until_ns)
-			return count;
-		gksm_sleep_ns(PAUSE_NS);
-	}
-}
-
-static int map_page(struct opening *opening, int fd)
-{
-	const struct gksm_driver *driver = &opening->process->driver;
-	CUdeviceptr address = opening->base + opening->mapped * PAGE;
-	CUmemGenericAllocationHandle handle;
-	CUresult result;
-
-	if (driver->cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
-						   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-		return -EIO;
-	result = driver->cuMemMap(address, PAGE, 0, handle, 0);
-	/* The mapping keeps the memory. */
-	driver->cuMemRelease(handle);
-	if (result)
-		return -EIO;
-	opening->mapped++;
-	return 0;
-}
-
-/* The exporter is of our domain, and yet no more than a peer. */
-static bool sensible(const struct gksm_ipc_opened *about)
-{
-	return about->pages && about->pages < UINT32_MAX && about->bytes &&
-	       (about->bytes + PAGE - 1) / PAGE == about->pages;
-}
-
-static int reserve(struct opening *opening)
-{
-	opening->pages = opening->about.pages;
-	return opening->process->driver.cuMemAddressReserve(&opening->base, opening->pages * PAGE,
-							    PAGE, 0, 0)
-		       ? -ENOMEM
-		       : 0;
-}
-
-static int map_part(struct opening *opening)
-{
-	int fds[GKSM_FDS_MAX];
-	int count = fetch(opening, opening->mapped, fds);
-	int error = count < 0 ? count : 0;
-	int i;
-
-	if (!error && (!sensible(&opening->about) ||
-		       (opening->base && opening->about.pages != opening->pages) ||
-		       (uint64_t)count > opening->about.pages - opening->mapped))
-		error = -EPROTO;
-	if (!error && !opening->base)
-		error = reserve(opening);
-	for (i = 0; i < count; i++) {
-		if (!error)
-			error = map_page(opening, fds[i]);
-		close(fds[i]);
-	}
-	return error;
-}
-
-static void unmap(struct gksm *process, CUdeviceptr base, uint64_t mapped, uint64_t pages)
-{
-	uint64_t page;
-
-	for (page = 0; page < mapped; page++)
-		process->driver.cuMemUnmap(base + page * PAGE, PAGE);
-	process->driver.cuMemAddressFree(base, pages * PAGE);
-}
-
-static int map_all(struct opening *opening, CUdevice device)
-{
-	CUmemAccessDesc access[GKSM_GPUS_MAX];
-	size_t count;
-	int error;
-
-	do
-		error = map_part(opening);
-	while (!error && opening->mapped < opening->pages);
-	if (!error) {
-		count = gksm_peers_access(opening->process, device,
-					  CU_MEM_ACCESS_FLAGS_PROT_READWRITE, access);
-		if (opening->process->driver.cuMemSetAccess(opening->base, opening->pages * PAGE,
-							    access, count))
-			error = -EIO;
-	}
-	if (error && opening->base)
-		unmap(opening->process, opening->base, opening->mapped, opening->pages);
-	return error;
-}
-
 static CUresult refused(struct gksm *process, int error)
 {
 	const char *why;
@@ -170,7 +53,7 @@ static CUresult refused(struct gksm *process, int error)
 	switch (error) {
 	case -ENOENT:
 		why = "no process of this trust domain offers this memory: it is freed, its "
-		      "owner has ended, or is of another domain (gksmctl explain PID names them)";
+		      "owner has ended or is in another domain (gksmctl explain PID)";
 		result = CUDA_ERROR_INVALID_VALUE;
 		break;
 	case -ENOTCONN:
@@ -235,9 +118,12 @@ static CUdeviceptr keep(struct gksm *process, struct gksm_ipc *ipc, struct ipc_o
 	}
 	gksm_mutex_unlock(&ipc->opened_lock);
 	if (other) {
-		unmap(process, made->info.base, made->pages, made->pages);
+		ipc_unmap(process, made->info.base, made->pages);
 		free(made);
+		return base;
 	}
+	/* A peer may have come in between. Nobody can be using it yet. */
+	ipc_give_rights(process, made->device, base, made->pages);
 	return base;
 }
 
@@ -245,9 +131,9 @@ static CUresult open_new(struct gksm *process, struct gksm_ipc *ipc,
 			 const struct ipc_ticket *ticket, CUcontext context, bool peer_wanted,
 			 CUdeviceptr *address)
 {
-	struct opening opening = {
-		.process = process, .ticket = ticket, .until_ns = gksm_now_ns() + OPEN_NS};
 	struct ipc_opened *made = calloc(1, sizeof(*made));
+	struct gksm_ipc_opened about;
+	CUdeviceptr base;
 	CUdevice current;
 	CUdevice owner;
 	int error;
@@ -258,25 +144,26 @@ static CUresult open_new(struct gksm *process, struct gksm_ipc *ipc,
 		free(made);
 		return CUDA_ERROR_INVALID_CONTEXT;
 	}
-	error = map_all(&opening, current);
+	error = ipc_map(process, ticket, current, &base, &about);
 	if (error) {
 		free(made);
 		return refused(process, error);
 	}
-	owner = device_of(process, opening.about.gpu_uuid, current);
+	owner = device_of(process, about.gpu_uuid, current);
 	if (owner != current && !peer_wanted && !gksm_peers_reach(process, current, owner)) {
-		unmap(process, opening.base, opening.mapped, opening.pages);
+		ipc_unmap(process, base, about.pages);
 		free(made);
 		return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 	}
 	*made = (struct ipc_opened){
 		.ticket = *ticket,
-		.info = {.base = opening.base,
-			 .bytes = opening.about.bytes,
+		.info = {.base = base,
+			 .bytes = about.bytes,
 			 .context = context,
 			 .device = owner,
 			 .buffer_id = atomic_fetch_add(&process->next_buffer_id, 1) + 1},
-		.pages = opening.pages,
+		.device = current,
+		.pages = about.pages,
 		.users = 1,
 	};
 	*address = keep(process, ipc, made);
@@ -331,7 +218,7 @@ static void unlink_opened(struct gksm_ipc *ipc, const struct ipc_opened *opened)
 
 static void close_opened(struct gksm *process, struct ipc_opened *opened)
 {
-	unmap(process, opened->info.base, opened->pages, opened->pages);
+	ipc_unmap(process, opened->info.base, opened->pages);
 	free(opened);
 }
 
@@ -374,6 +261,33 @@ bool gksm_ipc_find(struct gksm *process, CUdeviceptr address, struct gksm_alloca
 		*info = opened->info;
 	gksm_mutex_unlock(&ipc->opened_lock);
 	return opened;
+}
+
+bool gksm_ipc_any_open(struct gksm *process)
+{
+	struct gksm_ipc *ipc = ipc_if_used(process);
+	bool any;
+
+	if (!ipc)
+		return false;
+	gksm_mutex_lock(&ipc->opened_lock);
+	any = ipc->opened;
+	gksm_mutex_unlock(&ipc->opened_lock);
+	return any;
+}
+
+void gksm_ipc_open_to_peers(struct gksm *process, CUdevice device)
+{
+	struct gksm_ipc *ipc = ipc_if_used(process);
+	struct ipc_opened *opened;
+
+	if (!ipc)
+		return;
+	gksm_mutex_lock(&ipc->opened_lock);
+	for (opened = ipc->opened; opened; opened = opened->next)
+		if (opened->device == device)
+			ipc_give_rights(process, device, opened->info.base, opened->pages);
+	gksm_mutex_unlock(&ipc->opened_lock);
 }
 
 void gksm_ipc_context_gone(struct gksm *process, CUcontext context)

@@ -33,6 +33,7 @@ struct ipc_opened {
 	struct ipc_opened *next;
 	struct ipc_ticket ticket;
 	struct gksm_allocation_info info; /* what is said of its addresses */
+	CUdevice device;		  /* of the context it is open in */
 	uint64_t pages;
 	unsigned users;
 };
@@ -66,6 +67,16 @@ int ipc_ticket_make(struct ipc_ticket *ticket); /* 0 or -EIO: no randomness to b
 void ipc_handle_make(CUipcMemHandle *handle, const struct ipc_ticket *ticket);
 bool ipc_handle_read(const CUipcMemHandle *handle, struct ipc_ticket *ticket);
 bool ipc_ticket_equal(const struct ipc_ticket *left, const struct ipc_ticket *right);
+
+/*
+ * ipc_map.c: the pages of a ticket, read-write for the device and its peers, at addresses of
+ * their own. 0 or a negative errno; -ENOENT: gksmd knows no such ticket for us.
+ */
+int ipc_map(struct gksm *process, const struct ipc_ticket *ticket, CUdevice device,
+	    CUdeviceptr *base, struct gksm_ipc_opened *about);
+void ipc_unmap(struct gksm *process, CUdeviceptr base, uint64_t pages);
+/* Who may reach the device's memory has changed. 0 or -EIO. */
+int ipc_give_rights(struct gksm *process, CUdevice device, CUdeviceptr base, uint64_t pages);
 
 /* ipc_answer.c: the thread that answers those who open our memory. 0 or a negative
  * errno. */

@@ -6,6 +6,7 @@
 
 #include "access.h"
 #include "gpu.h"
+#include "ipc.h"
 #include "map.h"
 #include "report.h"
 #include "streams.h"
@@ -145,23 +146,25 @@ static bool open_page(struct gksm_gpu *gpu, uint64_t page)
 {
 	enum gksm_page_state state = gksm_page_state(gpu, page);
 
-	/* Freed meanwhile, or its context is dead. */
-	if (state == GKSM_PAGE_FREE || state == GKSM_PAGE_LOST)
+	if (state == GKSM_PAGE_RELOAD || state == GKSM_PAGE_BUSY)
+		return false;
+	/* Not mapped read-write now: whoever does it gives the peers their rights. */
+	if (state != GKSM_PAGE_PRIVATE)
 		return true;
-	if (state != GKSM_PAGE_PRIVATE || !gksm_page_take(gpu, page, state))
+	if (!gksm_page_take(gpu, page, state))
 		return false;
 	gksm_protect(gpu, gksm_page_address(gpu, page), &gpu->read_write);
 	gksm_page_put(gpu, page, state);
 	return true;
 }
 
-/* Waits for no page: whoever is at one may wait for the gate. */
+/* Waits for no page: whoever is at one may wait for the gate. gpu NULL: no arena. */
 static bool open_pages(struct gksm_gpu *gpu)
 {
 	bool all = true;
 	uint64_t page;
 
-	for (page = 0; page < gpu->arena_pages; page++)
+	for (page = 0; gpu && page < gpu->arena_pages; page++)
 		if (atomic_load(&gpu->pages[page].allocation) &&
 		    atomic_load(&gpu->pages[page].pins))
 			all = open_page(gpu, page) && all;
@@ -173,17 +176,19 @@ static bool open_pages(struct gksm_gpu *gpu)
  * which no copy may meet, and without a fault guard no kernel: so nothing runs, and
  * launches wait at the gate too.
  */
-static void open_to_peers(struct gksm_gpu *gpu)
+static void open_to_peers(struct gksm *process, CUdevice device)
 {
-	struct gksm *process = gpu->process;
+	struct gksm_gpu *gpu = atomic_load(&process->gpus[device]);
 	bool reported = false;
 	bool done = false;
 
 	atomic_fetch_add(&process->gated_gpus, 1);
 	while (!done) {
 		if (gksm_gate_close(&process->gate, DRAIN_MS * 1000000ll) == 0) {
-			if (gksm_wait_all_idle(process, DRAIN_MS) == 0)
+			if (gksm_wait_all_idle(process, DRAIN_MS) == 0) {
+				gksm_ipc_open_to_peers(process, device);
 				done = open_pages(gpu);
+			}
 			gksm_gate_open(&process->gate);
 		}
 		if (done)
@@ -210,15 +215,18 @@ static uint64_t mask_of(const struct gksm_peers *peers, CUdevice device)
 
 static CUresult let_reach(struct gksm *process, struct gksm_peers *peers, CUdevice device)
 {
-	uint64_t before = atomic_exchange(&process->peer_devices[device], mask_of(peers, device));
+	uint64_t mask = mask_of(peers, device);
+	uint64_t before = atomic_exchange(&process->peer_devices[device], mask);
 	struct gksm_gpu *gpu = atomic_load(&process->gpus[device]);
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 
-	if (!gpu || before == atomic_load(&process->peer_devices[device]))
+	if (before == mask)
 		return CUDA_SUCCESS;
-	result = expose(gpu);
+	if (gpu)
+		result = expose(gpu);
 	if (result == CUDA_SUCCESS) {
-		open_to_peers(gpu);
+		if (gpu || gksm_ipc_any_open(process))
+			open_to_peers(process, device);
 		return CUDA_SUCCESS;
 	}
 	atomic_store(&process->peer_devices[device], before);
@@ -226,7 +234,8 @@ static CUresult let_reach(struct gksm *process, struct gksm_peers *peers, CUdevi
 		conceal(gpu);
 	gksm_report(process, GKSM_ERROR,
 		    "cuCtxEnablePeerAccess: GPU %d has no memory for private copies of all pages "
-		    "that are shared now, which a peer's access needs",
+		    "that are shared now, which a peer's access needs; free some, or set "
+		    "GKSM_DISABLE=1",
 		    (int)device);
 	return result;
 }
@@ -330,6 +339,7 @@ int gksm_peers_cover(struct gksm_gpu *gpu, uint32_t slot)
 	/* Mapped maybe before the access was given. Nobody can be using it yet. */
 	for (uint64_t page = 0; page < allocation.pages; page++)
 		while (!open_page(gpu, allocation.first_page + page))
-			gksm_page_wait(gpu, allocation.first_page + page, GKSM_PAGE_BUSY);
+			gksm_page_wait(gpu, allocation.first_page + page,
+				       gksm_page_state(gpu, allocation.first_page + page));
 	return 0;
 }

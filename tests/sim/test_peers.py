@@ -272,3 +272,22 @@ def test_ipc_of_another_gpus_memory_needs_the_peer_flag(process: Process) -> Non
     other.sync()
     assert other.digests(local, 1) == digests([2])
     assert owner.read_words(at + OFFSET, 1) == [WORD]
+
+
+def test_what_is_opened_on_a_gpu_is_its_peers_too(process: Process) -> None:
+    owner, other = process(), process()
+    at = [on(owner, 1) for _ in range(2)]
+    for place in at:
+        owner.load(place, SEEDS)
+    handles = [owner.ipc_get(place) for place in at]
+    other.use(1)
+    before = other.ipc_open(handles[0])
+    local = on(other, 0)
+    other.enable_peer(1)
+    other.use(1)
+    after = other.ipc_open(handles[1])
+    other.use(0)
+    for there in (before, after):
+        other.copy_kernel(local, there + PAGE, PAGE)
+        other.sync()
+        assert other.digests(local, 1) == digests([2])
