@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legacy CUDA IPC: memory of one process that another of its domain maps too.
+"""Legacy CUDA IPC: memory of one process that another one maps too.
+
+The program hands its memory out on purpose, by a handle that names nothing and cannot be
+guessed. A handle is good in the exporter's trust domain. A process outside of containers
+that no rule names is a domain by itself, and its workers would not reach each other, as
+they do without gKSM; for them the handle is good among those of the same user, who can
+read each other's memory anyway.
 
 gksmd keeps tickets and no descriptors. Who opens a ticket asks for a part of its pages at
 a time; gksmd asks the exporter for the descriptors and passes them on. An exporter that
@@ -44,6 +50,13 @@ class NoMemoryToOpenError(Exception):
         self.status = status
 
 
+def scope_of(process: Process) -> str:
+    """Where the tickets of a process are good: its domain, or its user's own processes."""
+    if process.identity.container is None and process.decision.domain.rule is None:
+        return f"uid:{process.identity.uid}"
+    return process.domain.name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """A part of an allocation that its exporter was asked for."""
@@ -75,7 +88,8 @@ class Ipc:
         most = (instance.total_bytes or PAGE_BYTES) // PAGE_BYTES
         if not any(ticket) or not 0 < head.pages <= most:
             raise ProtocolError(f"an export of {head.pages} pages")
-        held = process.domain.ipc_exports.get(ticket)
+        scope = scope_of(process)
+        held = self.state.ipc_exports.get((scope, ticket))
         status = 0
         if held is not None and held.process is not process:
             status = -errno.EEXIST
@@ -83,8 +97,8 @@ class Ipc:
             status = -errno.EDQUOT
         else:
             uuid = instance.table.gpu.uuid
-            export = IpcExport(ticket, process, uuid, head.pages, head.bytes)
-            process.ipc_exports[ticket] = process.domain.ipc_exports[ticket] = export
+            export = IpcExport(scope, ticket, process, uuid, head.pages, head.bytes)
+            process.ipc_exports[ticket] = self.state.ipc_exports[scope, ticket] = export
             self._tell_change()
         reply(connection, message, lib.GKSM_IPC_EXPORTED, status=status)
 
@@ -151,7 +165,7 @@ class Ipc:
         """The ticket and its exporter's connection, waiting for one that may come back."""
         while True:
             changed = self._changed
-            export = process.domain.ipc_exports.get(ticket)
+            export = self.state.ipc_exports.get((scope_of(process), ticket))
             if export is not None and export.process.connection is not None:
                 return export, export.process.connection
             if export is None and not self._just_started():
@@ -231,7 +245,7 @@ class Ipc:
 
     def _forget(self, export: IpcExport) -> None:
         export.process.ipc_exports.pop(export.ticket, None)
-        export.process.domain.ipc_exports.pop(export.ticket, None)
+        self.state.ipc_exports.pop((export.scope, export.ticket), None)
         self._tell_change()
 
     def _tell_change(self) -> None:

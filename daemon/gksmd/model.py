@@ -247,8 +247,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IpcExport:
-    """An allocation of one process that others of its domain may open (legacy CUDA IPC)."""
+    """An allocation of one process that others in its scope may open (legacy CUDA IPC)."""
 
+    scope: str  # its domain, or its user: see Ipc
     ticket: bytes  # 16 random bytes
     process: Process
     uuid: Uuid  # of its GPU
@@ -361,7 +362,6 @@ class DomainState:
     tables: dict[Uuid, GpuTable] = field(default_factory=dict)
     processes: set[Process] = field(default_factory=set)
     segments: dict[int, Segment] = field(default_factory=dict)
-    ipc_exports: dict[bytes, IpcExport] = field(default_factory=dict)  # of its processes
     usage: QuotaUse = field(default_factory=QuotaUse)
     host_copy_budget: int = 0  # bytes; 0: no limit
     sharing: Sharing = Sharing.ON
@@ -403,6 +403,7 @@ class State:
     gpus: dict[Uuid, Gpu] = field(default_factory=dict)
     containers: dict[str, Container] = field(default_factory=dict)
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
+    ipc_exports: dict[tuple[str, bytes], IpcExport] = field(default_factory=dict)  # scope, ticket
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
     departed: deque[Departed] = field(default_factory=lambda: deque(maxlen=16))

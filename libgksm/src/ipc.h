@@ -3,7 +3,8 @@
  * Legacy IPC of arena memory (cuIpcGetMemHandle and its kind), which the driver refuses
  * for VMM memory.
  *
- * A handle is a ticket: 16 random bytes, known to gksmd, that reveal nothing. An exported
+ * A handle is a ticket: 16 random bytes, known to gksmd, that reveal nothing; gksmd says
+ * who may open it (daemon/gksmd/ipc.py). An exported
  * allocation is un-shared and pinned until it is freed, since CUDA knows no way to take
  * an export back. Whoever opens it gets the pages' own descriptors, through gksmd, and
  * maps them read-write at addresses outside of any arena: that memory is never scanned

@@ -6,9 +6,12 @@ Numbers in names are rows of the public bug corpus (interposer notes, section 3)
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,14 +260,36 @@ def test_small_memory_is_the_drivers_as_ever(pair: tuple[Remote, Remote]) -> Non
 
 
 def test_invariant_2_a_handle_opens_nothing_in_another_trust_domain(
+    stack: Stack, neighbour: Neighbour, make_remote: Any
+) -> None:
+    """The stranger is in a container of its own."""
+    _, handle = exported(neighbour())
+    box = {"id": "stranger", "engine": "docker"}
+    mount = ask(stack.run_dir / "runtime.sock", op="prepare", container=box)
+    stranger = make_remote(stack.environment() | {"GKSM_SOCKET": mount["socket"]}, program=PROGRAM)
+    assert refused(stranger.ipc_open, handle) == INVALID_VALUE
+    assert "trust domain" in stack.gksmctl("logs", str(stranger.pid))
+
+
+def test_invariant_7_workers_that_no_rule_names_open_each_others_memory(
     gpu: Any, make_stack: Any, make_remote: Any
 ) -> None:
+    """vLLM on a host where nobody has said who may share."""
     stack: Stack = make_stack(gpu, config=QUICK, domain_rules=[])
-    owner, stranger = (make_remote(stack.environment(), program=PROGRAM) for _ in range(2))
-    _, handle = exported(owner)
-    assert refused(stranger.ipc_open, handle) == INVALID_VALUE
-    logged = stack.gksmctl("logs", str(stranger.pid))
-    assert "trust domain" in logged
+    owner, worker = (make_remote(stack.environment(), program=PROGRAM) for _ in range(2))
+    address, handle = exported(owner)
+    owner.memset(address, WORD, 1)
+    owner.sync()
+    assert worker.read_words(worker.ipc_open(handle), 1) == [WORD]
+
+
+def ask(path: Path, **request: Any) -> Any:
+    """One request on a socket of gksmd's for programs."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
+        with client.makefile() as lines:
+            return json.loads(lines.readline())["result"]
 
 
 def test_invariant_4_a_handle_of_before_gksmd_was_killed_opens_when_it_is_back(

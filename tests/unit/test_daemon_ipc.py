@@ -108,17 +108,33 @@ def test_unknown_freed_and_own_tickets_open_nothing(quick: Daemon) -> None:
         eventually(lambda: opener.run(opened)[0] == NOT_HERE, "the drop")
 
 
-def test_invariant_2_a_ticket_of_another_trust_domain_names_nothing() -> None:
-    with (
-        Daemon(domains={}, config=QUICK) as daemon,
-        agents(daemon.socket, 2) as (owner, thief),
-    ):
+def test_invariant_2_a_ticket_of_another_trust_domain_names_nothing(quick: Daemon) -> None:
+    sockets = [quick.prepare(name) for name in ("one", "two")]
+    with Agent(sockets[0]) as owner, Agent(sockets[1]) as thief, Agent(sockets[0]) as friend:
         assert owner.ipc_export(TICKET, 1) == 0
         assert thief.run(opened)[0] == NOT_HERE
         # Nor does it take the name away from the other.
         assert thief.ipc_export(TICKET, 1) == 0
         thief.ipc_drop(TICKET)
         assert thief.run(opened)[0] == NOT_HERE
+        friend.start(opened)
+        assert owner.run(serve) == [0, 1, 0]
+        assert friend.answer()[0] == 0
+
+
+def test_invariant_7_processes_of_one_user_that_no_rule_names_open_each_others_memory() -> None:
+    """They share no page, each being a domain by itself, but what a program hands to its own
+    workers has to arrive."""
+    with (
+        Daemon(domains={}, config=QUICK) as daemon,
+        agents(daemon.socket, 2) as (owner, worker),
+        Agent(daemon.prepare("box")) as contained,
+    ):
+        assert owner.ipc_export(TICKET, 1) == 0
+        worker.start(opened)
+        assert owner.run(serve) == [0, 1, 0]
+        assert worker.answer()[0] == 0
+        assert contained.run(opened)[0] == NOT_HERE
 
 
 def test_a_ticket_belongs_to_the_process_that_said_it_first(quick: Daemon) -> None:

@@ -88,8 +88,8 @@ enum gksm_message {
 	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
 
 	/*
-	 * Legacy IPC: memory of one process, mapped read-write by another of its domain.
-	 * gksmd keeps no descriptors of it: on an OPEN it asks the exporter, and passes on
+	 * Legacy IPC: memory of one process, mapped read-write by another of its domain
+	 * (or, of those that no rule names, of its user). gksmd keeps no descriptors of it: on an OPEN it asks the exporter, and passes on
 	 * what that answers. A part at a time, so that nobody's descriptor table fills up.
 	 */
 	GKSM_IPC_EXPORT = 30,	/* c->d  ipc_export -> IPC_EXPORTED; again after a reconnect */
@@ -333,7 +333,7 @@ struct gksm_control {
 	char reason[128];
 };
 
-/* Whoever holds the ticket can ask for the memory, if it is of the exporter's domain. */
+/* Whoever holds the ticket can ask for the memory, if gksmd lets it. */
 struct gksm_ipc_ref {
 	uint8_t ticket[16]; /* random, the exporter's choice */
 };
