@@ -12,6 +12,7 @@
 #include "wrap.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
+
 static struct ipc_opened *holding(struct gksm_ipc *ipc, CUdeviceptr address)
 {
 	struct ipc_opened *opened = ipc->opened;

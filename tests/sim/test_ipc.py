@@ -176,7 +176,9 @@ def test_a_process_cannot_open_its_own(pair: tuple[Remote, Remote]) -> None:
     assert refused(owner.ipc_open, handle) == INVALID_CONTEXT
 
 
-def test_exported_pages_are_not_shared_and_are_none_of_a_load(pair: tuple[Remote, Remote]) -> None:
+def test_exported_pages_are_not_shared_and_are_none_of_a_load(
+    stack: Stack, pair: tuple[Remote, Remote], eventually: Callable[..., None]
+) -> None:
     owner, other = pair
     twin = other.alloc(SIZE)
     other.load(twin, [1, 2, 3, 4])
@@ -185,6 +187,8 @@ def test_exported_pages_are_not_shared_and_are_none_of_a_load(pair: tuple[Remote
     assert owner.shared_pages(address, SIZE) == SIZE
     handle = owner.ipc_get(address)
     assert owner.shared_pages(address, SIZE) == 0
+    told = "handed out of the process"
+    eventually(lambda: told in stack.gksmctl("explain", str(owner.pid)), "explain says why")
     there = other.ipc_open(handle)
     owner.load(address, [1, 2, 3, 4])
     assert owner.shared_pages(address, SIZE) == 0

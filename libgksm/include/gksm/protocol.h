@@ -89,8 +89,9 @@ enum gksm_message {
 
 	/*
 	 * Legacy IPC: memory of one process, mapped read-write by another of its domain
-	 * (or, of those that no rule names, of its user). gksmd keeps no descriptors of it: on an OPEN it asks the exporter, and passes on
-	 * what that answers. A part at a time, so that nobody's descriptor table fills up.
+	 * (or, of those that no rule names, of its user). gksmd keeps no descriptors of it: on an
+	 * OPEN it asks the exporter, and passes on what that answers. A part at a time, so that
+	 * nobody's descriptor table fills up.
 	 */
 	GKSM_IPC_EXPORT = 30,	/* c->d  ipc_export -> IPC_EXPORTED; again after a reconnect */
 	GKSM_IPC_EXPORTED = 31, /* d->c  status 0, -EDQUOT, or -EEXIST: another's ticket */
