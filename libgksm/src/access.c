@@ -223,6 +223,19 @@ static bool needs_drain(struct gksm *process, const struct gksm_span *span,
 	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_shared(range);
 }
 
+/* Waits for what may touch the range, whose device need not be the current one. true:
+ * nothing does. */
+static bool drained(struct gksm *process, const struct page_range *range, unsigned drain_ms)
+{
+	uint64_t page = range->first;
+	const struct gksm_engine *engine;
+
+	while (page + 1 < range->end && gksm_page_state(range->gpu, page) != GKSM_PAGE_SHARED)
+		page++;
+	engine = atomic_load(&range->gpu->pages[page].engine);
+	return !engine || !gksm_wait_untouched(process, engine->context, (int)drain_ms);
+}
+
 /*
  * Without a fault guard a shared page may only be remapped while nothing runs. An API
  * write keeps trying, with the gate open in between so that nobody else stands still.
@@ -249,7 +262,7 @@ static void drain_for_write(struct gksm *process, const struct gksm_span *spans,
 		idle = closed;
 		for (i = 0; idle && i < count; i++)
 			if (needs_drain(process, &spans[i], &range))
-				idle = !gksm_wait_all_idle(process, (int)drain_ms);
+				idle = drained(process, &range, drain_ms);
 		if (closed && !idle)
 			gksm_gate_open(&process->gate);
 		if (!idle) {
@@ -284,15 +297,23 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
+/* The context whose memory the range is, if it is another than the one that copies; NULL:
+ * it is the same. */
+static CUcontext other_side(const struct page_range *range, CUcontext context)
+{
+	const struct gksm_engine *engine = atomic_load(&range->gpu->pages[range->first].engine);
+
+	return engine && engine->context != context ? engine->context : NULL;
+}
+
 /* Whether work runs that may touch the range. A copy between two GPUs may be enqueued on
  * either, and wait there for what the other has to do. */
 static bool pending_on(struct gksm *process, CUcontext context, const struct page_range *range)
 {
-	const struct gksm_engine *engine = atomic_load(&range->gpu->pages[range->first].engine);
+	CUcontext other = other_side(range, context);
 
 	return gksm_work_pending(process, context, NULL) ||
-	       (engine && engine->context != context &&
-		gksm_work_pending(process, engine->context, NULL));
+	       (other && gksm_work_pending(process, other, NULL));
 }
 
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
@@ -313,6 +334,10 @@ static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
 		    !range_of(process, span, &range))
 			continue;
+		/* Inside the gate, and before it is enqueued: whoever closes the gate to
+		 * remap pages sees it. */
+		if (other_side(&range, context))
+			atomic_store(&process->crossed, true);
 		/* Asked once a GPU, and only when a shared page makes the answer matter. */
 		if (asked != range.gpu && any_shared(&range)) {
 			walk.pending = pending_on(process, context, &range);
@@ -356,8 +381,13 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 		    !range_of(process, &spans[i], &range) ||
 		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_shared(&range))
 			continue;
-		if (pending_on(process, context, &range))
-			gksm_wait_all_idle(process, (int)range.gpu->terms.drain_ms);
+		if (pending_on(process, context, &range)) {
+			CUcontext other = other_side(&range, context);
+
+			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
+			if (other)
+				gksm_wait_idle(process, other, (int)range.gpu->terms.drain_ms);
+		}
 		return;
 	}
 }

@@ -248,7 +248,7 @@ static void read_faults(struct gksm_cow *cow)
 }
 
 /* Between remaps nothing may run without a fault guard. */
-static bool may_remap(struct gksm_cow *cow)
+static bool may_remap(struct gksm_cow *cow, CUcontext context)
 {
 	struct gksm *process = cow->gpu->process;
 	uint32_t drain_ms = cow->gpu->terms.drain_ms;
@@ -257,7 +257,7 @@ static bool may_remap(struct gksm_cow *cow)
 		return true;
 	if (gksm_gate_close(&process->gate, drain_ms * 1000000ll))
 		return false;
-	if (!gksm_wait_all_idle(process, (int)drain_ms))
+	if (!gksm_wait_untouched(process, context, (int)drain_ms))
 		return true;
 	gksm_gate_open(&process->gate);
 	return false;
@@ -265,7 +265,9 @@ static bool may_remap(struct gksm_cow *cow)
 
 static void unshare_page(struct gksm_cow *cow, uint64_t page)
 {
-	if (!cow->gpu->pages[page].engine || !may_remap(cow))
+	struct gksm_engine *engine = cow->gpu->pages[page].engine;
+
+	if (!engine || !may_remap(cow, engine->context))
 		return;
 	if (gksm_page_take(cow->gpu, page, GKSM_PAGE_SHARED)) {
 		/* To wait for the copy here would keep faults waiting. */

@@ -44,7 +44,7 @@ bool gksm_load_quiet(struct gksm_load *load)
 	    gksm_gate_close(&load->process->gate, (int64_t)drain_ms * 1000000))
 		return false;
 	load->gate_closed = true;
-	return !gksm_any_work_pending(load->process);
+	return !gksm_touch_pending(load->process, load->engine->context);
 }
 
 /* A sealed page was read while work could still run; nothing does now. */

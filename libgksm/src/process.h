@@ -57,8 +57,9 @@ struct gksm {
 	struct gksm_primary primaries[GKSM_GPUS_MAX]; /* by CUdevice */
 	struct gksm_exports *exports;		      /* of interpose/export.c, made at first use */
 	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
-	struct gksm_ipc *ipc;		  /* of ipc_handle.c, made at first use */
-	struct gksm_peers *peers;	  /* of peers.c, made at first use */
+	_Atomic bool crossed; /* a copy's stream was of another context than memory it touches */
+	struct gksm_ipc *ipc; /* of ipc_handle.c, made at first use */
+	struct gksm_peers *peers; /* of peers.c, made at first use */
 	_Atomic uint64_t
 		peer_devices[GKSM_GPUS_MAX]; /* by CUdevice: whose GPUs reach it, a bit each */
 };

@@ -153,18 +153,6 @@ static CUcontext step_device(struct gksm_streams *streams, CUdevice *device)
 	return context;
 }
 
-bool gksm_any_work_pending(struct gksm *process)
-{
-	struct gksm_streams *streams = gksm_streams_of(process);
-	CUcontext context;
-	CUdevice device = 0;
-
-	while (streams && (context = step_device(streams, &device)))
-		if (gksm_work_pending(process, context, NULL))
-			return true;
-	return !streams;
-}
-
 int gksm_wait_all_idle(struct gksm *process, int timeout_ms)
 {
 	struct gksm_streams *streams = gksm_streams_of(process);
@@ -185,6 +173,27 @@ int gksm_wait_all_idle(struct gksm *process, int timeout_ms)
 			return -ETIMEDOUT;
 	}
 	return 0;
+}
+
+bool gksm_touch_pending(struct gksm *process, CUcontext context)
+{
+	struct gksm_streams *streams = gksm_streams_of(process);
+	CUdevice device = 0;
+
+	if (gksm_work_pending(process, context, NULL))
+		return true;
+	while (streams && atomic_load(&process->crossed) &&
+	       (context = step_device(streams, &device)))
+		if (gksm_work_pending(process, context, NULL))
+			return true;
+	return false;
+}
+
+int gksm_wait_untouched(struct gksm *process, CUcontext context, int timeout_ms)
+{
+	if (atomic_load(&process->crossed))
+		return gksm_wait_all_idle(process, timeout_ms);
+	return gksm_wait_idle(process, context, timeout_ms) == -ETIMEDOUT ? -ETIMEDOUT : 0;
 }
 
 int gksm_wait_order(struct gksm *process, CUstream stream, int timeout_ms)
