@@ -23,6 +23,12 @@ from gksmd.protocol import (
     GPU_OPENED,
     GPU_REF,
     HELLO,
+    IPC_EXPORT,
+    IPC_OPEN,
+    IPC_OPENED,
+    IPC_PAGES,
+    IPC_REF,
+    IPC_WANTED,
     LOOKUP,
     LOOKUP_RESULT,
     OFFER,
@@ -48,7 +54,8 @@ from gksmd.protocol import (
 from gksmd.wire import receive, send, seqpacket
 
 ALL_GUARDS = 0b1110
-ALL_FEATURES = 0b1111
+ALL_FEATURES = 0b1_0000_1111
+_UNASKED = (lib.GKSM_CONTROL, lib.GKSM_IPC_WANTED)
 TIMEOUT_S = 30.0
 
 
@@ -79,7 +86,7 @@ class Client:
         self.sock = seqpacket()
         self.sock.settimeout(timeout_s)
         self.sock.connect(str(path))
-        self.controls: deque[Any] = deque()  # CONTROL messages that came unasked
+        self.unasked: dict[int, deque[Any]] = {kind: deque() for kind in _UNASKED}
         self.scan_terms: Any = None  # the last SCAN_TERMS
         self.welcome: Any = None
         self._seq = 0
@@ -106,18 +113,26 @@ class Client:
     def receive(self) -> Message:
         """The next message that answers something. Raises ClosedError, TimeoutError."""
         while True:
-            try:
-                message = receive(self.sock)
-            except (ConnectionResetError, BrokenPipeError):
-                raise ClosedError from None
-            if message is None:
-                raise ClosedError
-            if message.type == lib.GKSM_CONTROL:
-                self.controls.append(CONTROL.read(message.head))
-            elif message.type == lib.GKSM_SCAN_TERMS:
+            message = self._next()
+            if message.type == lib.GKSM_SCAN_TERMS:
                 self.scan_terms = SCAN_TERMS.read(message.head)
+            elif message.type in _UNASKED:
+                self._keep(message)
             else:
                 return message
+
+    def _next(self) -> Message:
+        try:
+            message = receive(self.sock)
+        except (ConnectionResetError, BrokenPipeError):
+            raise ClosedError from None
+        if message is None:
+            raise ClosedError
+        return message
+
+    def _keep(self, message: Message) -> None:
+        struct = CONTROL if message.type == lib.GKSM_CONTROL else IPC_WANTED
+        self.unasked[message.type].append(struct.read(message.head))
 
     def ask(self, kind: int, **parts: Any) -> Message:
         """Send a request and receive its one reply."""
@@ -129,12 +144,12 @@ class Client:
 
     def control(self) -> Any:
         """Wait for the next CONTROL."""
-        while not self.controls:
-            message = receive(self.sock)
-            if message is None:
-                raise ClosedError
-            self.controls.append(CONTROL.read(message.head))
-        return self.controls.popleft()
+        return self._wait_for(lib.GKSM_CONTROL)
+
+    def _wait_for(self, kind: int) -> Any:
+        while not self.unasked[kind]:
+            self._keep(self._next())
+        return self.unasked[kind].popleft()
 
     # Requests.
 
@@ -295,6 +310,32 @@ class Client:
         """Get a sealed segment; as ``segment_get``."""
         head = SEGMENT_REF.build(gpu=gpu, segment_id=segment_id)
         return _segment(self.ask(lib.GKSM_SEGMENT_OPEN, head=head))
+
+    def ipc_export(self, ticket: bytes, pages: int, gpu: int = 0) -> int:
+        """Let others open an allocation; returns the status."""
+        head = IPC_EXPORT.build(gpu=gpu, ticket=list(ticket), pages=pages, bytes=pages << 21)
+        return self.ask(lib.GKSM_IPC_EXPORT, head=head).status
+
+    def ipc_drop(self, ticket: bytes) -> None:
+        """Such an allocation is freed."""
+        self.send(lib.GKSM_IPC_DROP, head=IPC_REF.build(ticket=list(ticket)))
+
+    def ipc_open(self, ticket: bytes, first_page: int = 0) -> tuple[int, int, list[int]]:
+        """Open a part of another's allocation; status, pages of the whole, and descriptors."""
+        head = IPC_OPEN.build(ticket=list(ticket), first_page=first_page)
+        reply = self.ask(lib.GKSM_IPC_OPEN, head=head)
+        if reply.status:
+            return reply.status, 0, []
+        return 0, IPC_OPENED.read(reply.head).pages, reply.fds
+
+    def ipc_wanted(self) -> Any:
+        """Wait for the next IPC_WANTED."""
+        return self._wait_for(lib.GKSM_IPC_WANTED)
+
+    def ipc_pages(self, request: int, fds: Sequence[int], status: int = 0) -> int:
+        """Answer it; the descriptors stay the caller's. Returns the status."""
+        head = IPC_PAGES.build(request=request, status=status)
+        return self.ask(lib.GKSM_IPC_PAGES, head=head, fds=fds).status
 
     def report(self, text: bytes, severity: int = 1) -> None:
         """Send a record for people."""

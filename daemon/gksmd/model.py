@@ -287,6 +287,18 @@ class Instance:
         return round((private + shared) * PAGE_BYTES)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IpcExport:
+    """An allocation of one process that others in its scope may open (legacy CUDA IPC)."""
+
+    scope: str  # its domain, or its user: see Ipc
+    ticket: bytes  # 16 random bytes
+    process: Process
+    uuid: Uuid  # of its GPU
+    pages: int
+    bytes: int  # as the program allocated
+
+
 @dataclass(slots=True, eq=False)
 class Process:
     """A process with libgksm in it. It lives as long as its pidfd says."""
@@ -308,6 +320,8 @@ class Process:
     reason: str = ""  # why it does not share now
     instances: dict[Uuid, Instance] = field(default_factory=dict)
     filling: dict[int, Segment] = field(default_factory=dict)
+    ipc_exports: dict[bytes, IpcExport] = field(default_factory=dict)  # by ticket
+    ipc_opening: int = 0  # opens of others' memory under way
     reports: deque[Report] = field(default_factory=lambda: deque(maxlen=256))
     reports_dropped: int = 0
     report_second: int = 0
@@ -464,6 +478,7 @@ class State:
     gpus: dict[Uuid, Gpu] = field(default_factory=dict)
     containers: dict[str, Container] = field(default_factory=dict)
     processes: dict[ProcessKey, Process] = field(default_factory=dict)
+    ipc_exports: dict[tuple[str, bytes], IpcExport] = field(default_factory=dict)  # scope, ticket
     counters: Counters = field(default_factory=Counters)
     vault_up: bool = False
     drains: Drains = field(default_factory=Drains)

@@ -43,6 +43,7 @@ FEATURES: int = (
     | lib.GKSM_FEATURE_COMMIT
     | lib.GKSM_FEATURE_RECLAIM
     | lib.GKSM_FEATURE_SCAN
+    | lib.GKSM_FEATURE_IPC
 )
 _ACTIONS = {
     Sharing.ON: lib.GKSM_CONTROL_RESUME,
@@ -229,6 +230,7 @@ class Peers:
         for instance in connection.gpus:
             self.leases.leave(instance)
         self.segments.leave(process)
+        self.requests.ipc.disconnected(process)
 
     def _died(self, process: Process) -> None:
         """The process has ended: everything it had is free at once."""
@@ -247,6 +249,7 @@ class Peers:
             self.pages.leave(instance)
             retire(table.gpu, instance)
         self.segments.leave(process)
+        self.requests.ipc.leave(process)
         process.domain.processes.discard(process)
         self.state.processes.pop(process.identity.key, None)
         self.pages.tidy(process.domain)

@@ -21,6 +21,10 @@ GRANTS_MAX = 4096
 LEASES_MAX = 8192
 TICKETS_MAX = 8192  # the oldest are forgotten
 GPUS_MAX = 16
+# Allocations of one process that others may open, and opens of one process at once: each
+# has up to GKSM_FDS_MAX descriptors under way, well within what a peer may leave unread.
+IPC_EXPORTS_MAX = 1024
+IPC_OPENS_MAX = 4
 # A look-up that would have to wait longer than this for its quota is refused.
 LOOKUP_WAIT_MAX_S = 1.0
 
@@ -117,6 +121,13 @@ class Quotas:
         if charged is not None:
             charged.host_copy_bytes -= size
         domain.usage.host_copy_bytes -= size
+
+    def take_ipc_export(self, process: Process) -> bool:
+        """Whether the process may let others open one more allocation."""
+        if len(process.ipc_exports) < IPC_EXPORTS_MAX:
+            return True
+        self._refuse(process, "ipc_exports")
+        return False
 
     def _refuse(self, process: Process, name: str) -> None:
         for use, _ in self.levels(process):

@@ -20,6 +20,7 @@ from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
 from gksmd.drain import Drain
 from gksmd.guards import choose_guard
+from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
@@ -64,6 +65,7 @@ REPORT_CHARS = 512
 RECLAIM_WAIT_S = 0.7
 # Frees memory of a GPU that nobody maps, at least so many bytes if there are; the bytes.
 Reclaim = Callable[[Gpu, int], int]
+_WITH_FDS = (lib.GKSM_PUBLISH, lib.GKSM_IPC_PAGES)
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class Requests:
     drain: Drain
     vault: VaultLink
     reclaim_memory: Reclaim
+    ipc: Ipc
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,11 +108,15 @@ class Requests:
             lib.GKSM_ANNOUNCE: self.announce,
             lib.GKSM_REPORT: self.report,
             lib.GKSM_RECLAIM: self.reclaim,
+            lib.GKSM_IPC_EXPORT: self.ipc.export,
+            lib.GKSM_IPC_DROP: self.ipc.drop,
+            lib.GKSM_IPC_OPEN: self.ipc.open,
+            lib.GKSM_IPC_PAGES: self.ipc.pages,
         }
 
     def handle(self, connection: Connection, message: Message) -> Work:
         """Carry out one request, or return what is left to be awaited of it."""
-        if message.type != lib.GKSM_PUBLISH:
+        if message.type not in _WITH_FDS:
             refuse_fds(message)
         handler = self._handlers.get(message.type)
         if handler is None:

@@ -27,6 +27,7 @@ from gksmd.domains import Decision
 from gksmd.drain import Drain
 from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
+from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
 from gksmd.model import Container, Identity, Instance, Load, QuotaUse, Sharing, State, Uuid
@@ -98,6 +99,7 @@ class Server:
             self._drain,
             self._vault,
             self._warm.reclaim,
+            Ipc(self.state, config, self._quotas),
         )
         self._peers = Peers(
             self.state,

@@ -24,12 +24,13 @@ struct walk {
 	struct gksm *process;
 	CUcontext context;
 	enum gksm_page_event event;
-	bool discard; /* full pages need not keep their old bytes */
-	bool asked;
-	bool pending;	     /* once asked: other work may touch pages this call reads */
-	enum gksm_kind kind; /* what it writes */
-	bool copied;	     /* from other pages of ours */
-	bool *full;	     /* there is no memory to give such pages: they are read as they are */
+	bool discard;		      /* full pages need not keep their old bytes */
+	CUcontext other;	      /* the one whose memory the range is; NULL: `context` */
+	const struct gksm_gpu *asked; /* about whose pages `pending` is */
+	bool pending;		      /* other work may touch pages this call reads */
+	enum gksm_kind kind;	      /* what it writes */
+	bool copied;		      /* from other pages of ours */
+	bool *full; /* there is no memory to give such pages: they are read as they are */
 	struct gksm_mark **mark; /* NULL: pages are made ready, not counted */
 	struct gksm_kept **kept;
 };
@@ -177,12 +178,21 @@ static bool read_only(enum gksm_page_state state)
 	return state == GKSM_PAGE_SHARED || state == GKSM_PAGE_MERGING;
 }
 
-/* Asked once, and only when a page that is mapped read-only makes the answer matter. */
-static bool pending(struct walk *walk)
+/* Whether work runs that may touch the pages. A copy between two GPUs may be enqueued on
+ * either, and wait there for what the other has to do. */
+static bool work_on(struct gksm *process, CUcontext context, CUcontext other)
 {
-	if (!walk->asked)
-		walk->pending = gksm_work_pending(walk->process, walk->context, NULL);
-	walk->asked = true;
+	return gksm_work_pending(process, context, NULL) ||
+	       (other && gksm_work_pending(process, other, NULL));
+}
+
+/* Asked once a GPU, and only when a page that is mapped read-only makes the answer
+ * matter. */
+static bool pending(struct walk *walk, const struct gksm_gpu *gpu)
+{
+	if (walk->asked != gpu)
+		walk->pending = work_on(walk->process, walk->context, walk->other);
+	walk->asked = gpu;
 	return walk->pending;
 }
 
@@ -190,7 +200,7 @@ static bool pending(struct walk *walk)
 static int use(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state, struct walk *walk)
 {
 	if (walk->event == GKSM_ON_COPY_READ && atomic_load(&gpu->guard) == GKSM_GUARD_FAULT &&
-	    read_only(state) && pending(walk) && !*walk->full)
+	    read_only(state) && pending(walk, gpu) && !*walk->full)
 		return detach_for_read(gpu, page, state, walk);
 	return counting(walk) ? count_in(gpu, page, state, walk) : 0;
 }
@@ -301,8 +311,8 @@ static bool needs_drain(struct gksm *process, const struct gksm_span *span,
 	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_read_only(range);
 }
 
-/* Waits for what runs on the device of the range, which need not be the current one.
- * true: nothing does. */
+/* Waits for what may touch the range, whose device need not be the current one. true:
+ * nothing does. */
 static bool drained(struct gksm *process, const struct page_range *range, unsigned drain_ms)
 {
 	uint64_t page = range->first;
@@ -311,7 +321,7 @@ static bool drained(struct gksm *process, const struct page_range *range, unsign
 	while (page + 1 < range->end && gksm_page_state(range->gpu, page) != GKSM_PAGE_SHARED)
 		page++;
 	engine = atomic_load(&range->gpu->pages[page].engine);
-	return !engine || gksm_wait_idle(process, engine->context, (int)drain_ms) != -ETIMEDOUT;
+	return !engine || !gksm_wait_untouched(process, engine->context, (int)drain_ms);
 }
 
 /*
@@ -375,6 +385,15 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
+/* The context whose memory the range is, if it is another than the one that copies; NULL:
+ * it is the same. */
+static CUcontext other_side(const struct page_range *range, CUcontext context)
+{
+	const struct gksm_engine *engine = atomic_load(&range->gpu->pages[range->first].engine);
+
+	return engine && engine->context != context ? engine->context : NULL;
+}
+
 /* What the call writes: a copy what its source is, from outside it is loaded; a set
  * neither. */
 static void judge_source(struct gksm *process, const struct gksm_span *spans, size_t count,
@@ -413,7 +432,12 @@ static int walk_spans(struct walk *walk, const struct gksm_span *spans, size_t c
 		if (counting(walk) && (atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT ||
 				       (span->flags & GKSM_SPAN_LAUNCH)))
 			continue;
-		walk->discard = any_read_only(&range) && !pending(walk) &&
+		/* Inside the gate, and before it is enqueued: whoever closes the gate to
+		 * remap pages sees it. */
+		walk->other = other_side(&range, walk->context);
+		if (walk->other)
+			atomic_store(&walk->process->crossed, true);
+		walk->discard = any_read_only(&range) && !pending(walk, range.gpu) &&
 				old_bytes_useless(&range, span, spans, count);
 		walk->event = event_of(span);
 		error = ready_range(&range, span, walk);
@@ -461,13 +485,18 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 
 	for (i = 0; i < count; i++) {
 		struct page_range range;
+		CUcontext other;
 
 		if ((spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH)) ||
 		    !range_of(process, &spans[i], &range) ||
 		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_read_only(&range))
 			continue;
-		if (gksm_work_pending(process, context, NULL))
+		other = other_side(&range, context);
+		if (work_on(process, context, other)) {
 			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
+			if (other)
+				gksm_wait_idle(process, other, (int)range.gpu->terms.drain_ms);
+		}
 		return;
 	}
 }

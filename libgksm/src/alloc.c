@@ -15,9 +15,11 @@
 #include "assembly.h"
 #include "engine.h"
 #include "gpu.h"
+#include "ipc.h"
 #include "link.h"
 #include "map.h"
 #include "marks.h"
+#include "peers.h"
 #include "reclaim.h"
 #include "streams.h"
 
@@ -320,9 +322,14 @@ bool gksm_alloc(struct gksm *process, CUdeviceptr *address, size_t bytes, CUresu
 	gksm_mutex_lock(&gpu->range_lock);
 	gpu->allocations[slot].dying = false;
 	gksm_mutex_unlock(&gpu->range_lock);
-	gksm_gpu_report_usage(gpu);
 	*address = gksm_page_address(gpu, allocation.first_page);
 	*result = CUDA_SUCCESS;
+	/* Only now: who gives a peer access meanwhile sees either it, or is seen here. */
+	if (gksm_peers_any(gpu) && gksm_peers_cover(gpu, slot)) {
+		gksm_free(process, *address, result);
+		*result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	gksm_gpu_report_usage(gpu);
 	return true;
 }
 
@@ -366,6 +373,7 @@ bool gksm_free(struct gksm *process, CUdeviceptr address, CUresult *result)
 	*result = CUDA_SUCCESS;
 	if (gksm_wait_idle(process, allocation.context, -1) == -ENODEV)
 		*result = process->driver.cuCtxSynchronize();
+	gksm_ipc_freed(process, allocation.buffer_id);
 	pages_release(gpu, allocation.first_page, allocation.pages);
 	range_give(gpu, slot);
 	gksm_gpu_report_usage(gpu);
@@ -427,6 +435,7 @@ static bool claim_any(struct gksm_gpu *gpu, CUcontext context, uint32_t *slot,
 
 void gksm_context_gone(struct gksm *process, CUcontext context)
 {
+	bool waited = false;
 	int i;
 
 	for (i = 0; i < GKSM_GPUS_MAX; i++) {
@@ -437,14 +446,18 @@ void gksm_context_gone(struct gksm *process, CUcontext context)
 
 		if (!gpu)
 			continue;
+		if (!waited)
+			gksm_wait_idle(process, context, -1);
+		waited = true;
+		/* Its copies may have read other GPUs' pages too. */
+		gksm_marks_reap(gpu);
 		engine = atomic_load(&gpu->engines);
 		while (engine && (engine->context != context || atomic_load(&engine->gone)))
 			engine = atomic_load(&engine->next);
 		if (!engine)
 			continue;
-		gksm_wait_idle(process, context, -1);
-		gksm_marks_reap(gpu);
 		while (claim_any(gpu, context, &slot, &allocation)) {
+			gksm_ipc_freed(process, allocation.buffer_id);
 			pages_release(gpu, allocation.first_page, allocation.pages);
 			range_give(gpu, slot);
 		}

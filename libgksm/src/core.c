@@ -7,6 +7,7 @@
 #include "gpu.h"
 #include "guard.h"
 #include "hash.h"
+#include "ipc.h"
 #include "link.h"
 #include "process.h"
 #include "report.h"
@@ -21,6 +22,7 @@ static void on_up(void *user, const struct gksm_welcome *welcome)
 	struct gksm *process = user;
 
 	atomic_store(&process->paused, !welcome->sharing);
+	gksm_ipc_renew(process);
 }
 
 /* Maybe before the root knows its link: the ring keeps the record until then. */
@@ -89,6 +91,11 @@ static void on_control(void *user, const struct gksm_control *control)
 	}
 }
 
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	gksm_ipc_wanted(user, wanted);
+}
+
 static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_opened *opened)
 {
 	struct gksm *process = user;
@@ -145,6 +152,7 @@ static const struct gksm_link_events events = {
 	.up = on_up,
 	.down = on_down,
 	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
 	.gpu_opened = on_gpu_opened,
 	.scan_terms = on_scan_terms,
 	.announce = on_announce,
@@ -157,7 +165,7 @@ static void say_hello(struct gksm *process, struct gksm_hello *hello)
 	hello->protocol_min = GKSM_PROTOCOL_MIN;
 	hello->protocol_max = GKSM_PROTOCOL_MAX;
 	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_RECLAIM |
-			  GKSM_FEATURE_SCAN;
+			  GKSM_FEATURE_SCAN | GKSM_FEATURE_IPC;
 	hello->guards = gksm_guards_possible(process);
 	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
 	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);

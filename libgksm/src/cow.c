@@ -263,7 +263,7 @@ static bool may_remap(struct gksm_cow *cow, CUcontext context)
 		return true;
 	if (gksm_gate_close(&process->gate, drain_ms * 1000000ll))
 		return false;
-	if (gksm_wait_idle(process, context, (int)drain_ms) != -ETIMEDOUT)
+	if (!gksm_wait_untouched(process, context, (int)drain_ms))
 		return true;
 	gksm_gate_open(&process->gate);
 	return false;

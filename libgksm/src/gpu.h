@@ -31,6 +31,7 @@ struct gksm_allocation {
 	size_t bytes;	/* as requested */
 	CUcontext context;
 	uint64_t buffer_id;
+	bool exposed; /* pinned, since other GPUs may reach it (peers.h) */
 };
 
 /* Counts of pages in each state, kept by gksm_page_move, and of events. */

@@ -30,6 +30,8 @@ struct gksm_link_events {
 	void (*down)(void *user);
 	/* its gpu is 0, or the caller's own index + 1 */
 	void (*control)(void *user, const struct gksm_control *control);
+	/* another process opens memory of ours */
+	void (*ipc_wanted)(void *user, const struct gksm_ipc_wanted *wanted);
 	/* the reply to a GPU_OPEN made again after a reconnect */
 	void (*gpu_opened)(void *user, unsigned gpu, const struct gksm_gpu_opened *opened);
 	void (*scan_terms)(void *user, unsigned gpu, const struct gksm_scan_terms *terms);
@@ -107,6 +109,18 @@ void gksm_link_attached(struct gksm_link *link, unsigned gpu, const uint64_t *pa
 			size_t count);
 void gksm_link_detached(struct gksm_link *link, unsigned gpu, enum gksm_detach_reason reason,
 			const uint64_t *page_ids, size_t count);
+
+/*
+ * Legacy IPC (ipc.h). -EOPNOTSUPP: this gksmd is too old for it. An open is answered with
+ * up to GKSM_FDS_MAX descriptors in fds, the caller's, of the pages from head->first_page
+ * on; how many, or a negative errno. The descriptors of pages stay the caller's.
+ */
+int gksm_link_ipc_export(struct gksm_link *link, unsigned gpu, const struct gksm_ipc_export *head);
+void gksm_link_ipc_drop(struct gksm_link *link, const struct gksm_ipc_ref *head);
+int gksm_link_ipc_open(struct gksm_link *link, const struct gksm_ipc_open *head,
+		       struct gksm_ipc_opened *opened, int *fds);
+int gksm_link_ipc_pages(struct gksm_link *link, const struct gksm_ipc_pages *head, const int *fds,
+			size_t count);
 
 /* Rate-limited (32 a second); text is cut at 512 bytes. Also kept in a ring. */
 void gksm_link_report(struct gksm_link *link, enum gksm_severity severity, const char *text);

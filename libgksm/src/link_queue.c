@@ -182,25 +182,34 @@ void link_tell(struct gksm_link *link, enum gksm_message type, unsigned gpu, uin
 	link_wake(link);
 }
 
-void link_tell_seal(struct gksm_link *link, unsigned gpu, uint64_t segment_id)
+void link_tell_head(struct gksm_link *link, enum gksm_message type, int gpu, const void *head,
+		    size_t bytes)
 {
-	struct gksm_segment_ref head = {.segment_id = segment_id};
 	struct gksm_packet *packet;
 
 	if (!link || gpu >= LINK_GPUS)
 		return;
-	packet = gksm_packet_new(GKSM_SEGMENT_SEAL, &head, sizeof(head), 0, 0);
+	packet = gksm_packet_new(type, head, bytes, 0, 0);
 	gksm_mutex_lock(&link->lock);
 	if (!packet) {
 		link->drop = true;
-	} else if (may_tell(link, gpu, 0)) {
-		memcpy(packet->body, &link->gpus[gpu].wire, sizeof(uint32_t));
+	} else if (gpu < 0 ? link->state >= LINK_ANNOUNCING && !link->drop
+			   : may_tell(link, (unsigned)gpu, 0)) {
+		if (gpu >= 0)
+			memcpy(packet->body, &link->gpus[gpu].wire, sizeof(uint32_t));
 		append_one_way(link, packet);
 		packet = NULL;
 	}
 	gksm_mutex_unlock(&link->lock);
 	free(packet);
 	link_wake(link);
+}
+
+void link_tell_seal(struct gksm_link *link, unsigned gpu, uint64_t segment_id)
+{
+	struct gksm_segment_ref head = {.segment_id = segment_id};
+
+	link_tell_head(link, GKSM_SEGMENT_SEAL, (int)gpu, &head, sizeof(head));
 }
 
 void gksm_link_lease_drop(struct gksm_link *link, unsigned gpu, const uint64_t *tokens,

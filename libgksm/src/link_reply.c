@@ -102,6 +102,20 @@ static int deliver_segment(struct gksm_request *request, struct gksm_received *r
 	return 0;
 }
 
+static int deliver_ipc(struct gksm_request *request, struct gksm_received *received, int *status)
+{
+	if (!received->header.fd_count)
+		return -EPROTO;
+	gksm_received_head(received, request->ipc, sizeof(*request->ipc));
+	if (received->fds_lost) {
+		*status = -EMFILE;
+		return 0;
+	}
+	while (request->ipc_fd_count < received->header.fd_count)
+		request->ipc_fds[request->ipc_fd_count++] = gksm_received_take_fd(received);
+	return 0;
+}
+
 /* Under the lock. */
 static void gpu_is_open(struct link_gpu *gpu, const struct gksm_gpu_opened *opened)
 {
@@ -139,6 +153,9 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 	case GKSM_RECLAIM:
 		gksm_received_head(received, &reclaimed, sizeof(reclaimed));
 		*request->freed = reclaimed.bytes;
+		break;
+	case GKSM_IPC_OPEN:
+		result = more ? -EPROTO : deliver_ipc(request, received, &status);
 		break;
 	case GKSM_GPU_OPEN:
 		gksm_received_head(received, request->opened, sizeof(*request->opened));
@@ -348,6 +365,17 @@ static int scan_terms(struct gksm_link *link, struct gksm_received *received)
 	return 0;
 }
 
+static int wanted(struct gksm_link *link, struct gksm_received *received)
+{
+	struct gksm_ipc_wanted wanted;
+
+	if (received->header.seq || received->header.status)
+		return -EPROTO;
+	gksm_received_head(received, &wanted, sizeof(wanted));
+	link->events->ipc_wanted(link->user, &wanted);
+	return 0;
+}
+
 int link_dispatch(struct gksm_link *link, struct gksm_received *received)
 {
 	uint32_t seq = received->header.seq;
@@ -359,6 +387,8 @@ int link_dispatch(struct gksm_link *link, struct gksm_received *received)
 		result = turned_away(link, received);
 	else if (received->header.type == GKSM_SCAN_TERMS)
 		result = scan_terms(link, received);
+	else if (received->header.type == GKSM_IPC_WANTED)
+		result = wanted(link, received);
 	else if (seq == 0)
 		result = -EPROTO;
 	else if (received->header.type == GKSM_WELCOME)

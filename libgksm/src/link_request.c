@@ -73,13 +73,8 @@ static void give_up(struct gksm_link *link, struct gksm_request *request, uint64
 	gksm_mutex_lock(&link->lock);
 }
 
-/*
- * Sends the packet, which is the link's from here on, and waits. The head's first
- * word becomes the gpu's number on the wire, but for GPU_OPEN, which asks for one.
- * Returns the reply's status, -ENOTCONN or -ETIMEDOUT.
- */
-static int ask(struct gksm_link *link, struct gksm_request *request, struct gksm_packet *packet,
-	       uint64_t timeout_ns)
+int link_ask(struct gksm_link *link, struct gksm_request *request, struct gksm_packet *packet,
+	     uint64_t timeout_ns)
 {
 	uint64_t started = gksm_now_ns(), deadline = started + timeout_ns;
 	bool opening = request->type == GKSM_GPU_OPEN;
@@ -88,7 +83,8 @@ static int ask(struct gksm_link *link, struct gksm_request *request, struct gksm
 	if (!packet)
 		return -ENOMEM;
 	gksm_mutex_lock(&link->lock);
-	if (link->state != LINK_UP || link->drop || (!opening && !link->gpus[request->gpu].open))
+	if (link->state != LINK_UP || link->drop ||
+	    (!opening && !request->no_gpu && !link->gpus[request->gpu].open))
 		status = -ENOTCONN;
 	else if (link->stalled_ns)
 		status = -ETIMEDOUT;
@@ -99,7 +95,7 @@ static int ask(struct gksm_link *link, struct gksm_request *request, struct gksm
 	}
 	if (opening)
 		link->gpus[request->gpu].asked = true;
-	else
+	else if (!request->no_gpu)
 		memcpy(packet->body, &link->gpus[request->gpu].wire, sizeof(uint32_t));
 	request->seq = link_next_seq(link);
 	request->connection = link->connection;
@@ -146,7 +142,7 @@ int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_g
 	link->gpus[gpu].known = true;
 	link->gpus[gpu].request = *open;
 	gksm_mutex_unlock(&link->lock);
-	return ask(link, &request, link_gpu_open_packet(open), LINK_REQUEST_NS);
+	return link_ask(link, &request, link_gpu_open_packet(open), LINK_REQUEST_NS);
 }
 
 int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes)
@@ -157,8 +153,8 @@ int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint6
 
 	if (!link || gpu >= LINK_GPUS)
 		return -ENOTCONN;
-	return ask(link, &request, gksm_packet_new(GKSM_COMMIT, &head, sizeof(head), 0, 0),
-		   LINK_REQUEST_NS);
+	return link_ask(link, &request, gksm_packet_new(GKSM_COMMIT, &head, sizeof(head), 0, 0),
+			LINK_REQUEST_NS);
 }
 
 int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
@@ -176,8 +172,8 @@ int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsi
 	gksm_mutex_unlock(&link->lock);
 	if (!known)
 		return -ENOSYS;
-	return ask(link, &request, gksm_packet_new(GKSM_RECLAIM, &head, sizeof(head), 0, 0),
-		   timeout_ms * LINK_MS);
+	return link_ask(link, &request, gksm_packet_new(GKSM_RECLAIM, &head, sizeof(head), 0, 0),
+			timeout_ms * LINK_MS);
 }
 
 /*
@@ -232,7 +228,7 @@ static int look_up(struct gksm_link *link, struct gksm_request *request, const v
 	if (packet)
 		memcpy(gksm_packet_entry(packet, 0), entries, request->count * entry_bytes);
 	unanswered(request->replies, request->count);
-	status = ask(link, request, packet, timeout_ns);
+	status = link_ask(link, request, packet, timeout_ns);
 	if (status && !(partly && status == -ETIMEDOUT))
 		discard(link, request);
 	return status;
@@ -315,7 +311,7 @@ static int publish(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 		packet->header.fd_count = (uint32_t)count;
 		packet->fds = fds;
 	}
-	status = ask(link, &request, packet, LINK_REQUEST_NS);
+	status = link_ask(link, &request, packet, LINK_REQUEST_NS);
 	if (status == 0)
 		return 0;
 	/* A partial answer may name pages as published; the caller hears that none is,
@@ -358,7 +354,7 @@ static int segment(struct gksm_link *link, struct gksm_request *request, struct 
 
 	request->reply_type = GKSM_SEGMENT;
 	request->fd = -1;
-	status = ask(link, request, packet, LINK_REQUEST_NS);
+	status = link_ask(link, request, packet, LINK_REQUEST_NS);
 	*fd = request->fd;
 	return status;
 }

@@ -72,6 +72,10 @@ struct gksm_request {
 	uint64_t *freed;
 	int fd; /* of a segment; -1 */
 	uint64_t connection;
+	bool no_gpu; /* it is about none: its head does not begin with a GPU's number */
+	struct gksm_ipc_opened *ipc;
+	int *ipc_fds; /* room for GKSM_FDS_MAX */
+	size_t ipc_fd_count;
 };
 
 #define LINK_UNANSWERED UINT32_MAX /* outcome of a reply that has not come */
@@ -174,6 +178,9 @@ void link_wake(struct gksm_link *link);
  * thread. connection not 0: only if it is still that one. */
 void link_tell(struct gksm_link *link, enum gksm_message type, unsigned gpu, uint32_t reason,
 	       const uint64_t *ids, size_t count, uint64_t connection);
+/* The same for a head of any kind. gpu negative: it is about none. */
+void link_tell_head(struct gksm_link *link, enum gksm_message type, int gpu, const void *head,
+		    size_t bytes);
 void link_tell_seal(struct gksm_link *link, unsigned gpu, uint64_t segment_id);
 
 /* Moves usage and reports that are due into the queue; when the next one will be. */
@@ -184,6 +191,14 @@ int link_dispatch(struct gksm_link *link, struct gksm_received *received);
 
 /* link_request.c */ /* Ends the request; under the lock. The request is gone right after. */
 void link_request_done(struct gksm_link *link, struct gksm_request *request, int status);
+/*
+ * Sends the packet, which is the link's from here on, and waits. The head's first
+ * word becomes the gpu's number on the wire, but for requests about no GPU and GPU_OPEN,
+ * which asks for one. Returns the reply's status, -ENOTCONN, -ETIMEDOUT or -ENOMEM (packet
+ * is NULL).
+ */
+int link_ask(struct gksm_link *link, struct gksm_request *request, struct gksm_packet *packet,
+	     uint64_t timeout_ns);
 struct gksm_packet *link_gpu_open_packet(const struct gksm_gpu_open *open);
 
 /* link_announce.c: queues the next packet of the announcement among the thread's own.

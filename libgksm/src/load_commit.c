@@ -46,7 +46,7 @@ bool gksm_load_quiet(struct gksm_load *load)
 	    gksm_gate_close(&load->process->gate, (int64_t)drain_ms * 1000000))
 		return false;
 	load->gate_closed = true;
-	return !gksm_work_pending(load->process, load->engine->context, NULL);
+	return !gksm_touch_pending(load->process, load->engine->context);
 }
 
 /* A sealed page was read while work could still run; nothing does now. */

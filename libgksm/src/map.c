@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "gpu.h"
+#include "peers.h"
 
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
 
@@ -51,6 +52,18 @@ int gksm_handle_export(struct gksm_gpu *gpu, CUmemGenericAllocationHandle handle
 	return 0;
 }
 
+int gksm_protect(struct gksm_gpu *gpu, CUdeviceptr address, const CUmemAccessDesc *access)
+{
+	CUmemAccessDesc peers[GKSM_GPUS_MAX];
+	size_t count = 1;
+
+	if (gksm_peers_any(gpu)) {
+		count = gksm_peers_access(gpu->process, gpu->device, access->flags, peers);
+		access = peers;
+	}
+	return gpu->process->driver.cuMemSetAccess(address, PAGE, access, count) ? -EIO : 0;
+}
+
 int gksm_map(struct gksm_gpu *gpu, CUdeviceptr address, CUmemGenericAllocationHandle handle,
 	     const CUmemAccessDesc *access)
 {
@@ -58,7 +71,7 @@ int gksm_map(struct gksm_gpu *gpu, CUdeviceptr address, CUmemGenericAllocationHa
 
 	if (driver->cuMemMap(address, PAGE, 0, handle, 0))
 		return -EIO;
-	if (driver->cuMemSetAccess(address, PAGE, access, 1)) {
+	if (gksm_protect(gpu, address, access)) {
 		driver->cuMemUnmap(address, PAGE);
 		return -EIO;
 	}

@@ -17,6 +17,10 @@ int gksm_handle_import(struct gksm_gpu *gpu, int fd, CUmemGenericAllocationHandl
 /* *fd (CLOEXEC) is the caller's. 0, -EMFILE or -EIO. */
 int gksm_handle_export(struct gksm_gpu *gpu, CUmemGenericAllocationHandle handle, int *fd);
 
+/* Rights to a mapped page, for its own GPU and for peers that may reach it. If it had any,
+ * it has none for a moment. 0 or -EIO. */
+int gksm_protect(struct gksm_gpu *gpu, CUdeviceptr address, const CUmemAccessDesc *access);
+
 /* One page at a 2 MiB-aligned address where nothing is mapped. 0 or -EIO; nothing is
  * mapped then. */
 int gksm_map(struct gksm_gpu *gpu, CUdeviceptr address, CUmemGenericAllocationHandle handle,

@@ -5,9 +5,8 @@
 
 #include "gpu.h"
 #include "link.h"
+#include "map.h"
 #include "marks.h"
-
-#define PAGE ((size_t)GKSM_PAGE_SIZE)
 
 void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, const struct gksm_publish_result *said,
 		     bool may_open)
@@ -40,8 +39,7 @@ void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, const struct gksm_pub
 	}
 	/* Refused, so nobody else has it: it may as well be written to. */
 	if (!may_open || gksm_marks_wait(gpu, index) ||
-	    gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, index), PAGE,
-						&gpu->read_write, 1)) {
+	    gksm_protect(gpu, gksm_page_address(gpu, index), &gpu->read_write)) {
 		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
 		return;
 	}

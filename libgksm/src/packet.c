@@ -18,10 +18,11 @@ static const struct {
 	uint16_t head_bytes;
 	uint16_t entry_bytes;
 } incoming[] = {
-	ROUTE(WELCOME, 224, 0),	  ROUTE(GPU_OPENED, 40, 0), ROUTE(COMMITTED, 0, 0),
-	ROUTE(LOOKED_UP, 0, 48),  ROUTE(PUBLISHED, 0, 16),  ROUTE(SEGMENT, 16, 0),
-	ROUTE(ANNOUNCED, 0, 16),  ROUTE(CONTROL, 136, 0),   ROUTE(RECLAIMED, 8, 0),
-	ROUTE(SCAN_TERMS, 32, 0),
+	ROUTE(WELCOME, 224, 0),	  ROUTE(GPU_OPENED, 40, 0),  ROUTE(COMMITTED, 0, 0),
+	ROUTE(LOOKED_UP, 0, 48),  ROUTE(PUBLISHED, 0, 16),   ROUTE(SEGMENT, 16, 0),
+	ROUTE(ANNOUNCED, 0, 16),  ROUTE(CONTROL, 136, 0),    ROUTE(RECLAIMED, 8, 0),
+	ROUTE(SCAN_TERMS, 32, 0), ROUTE(IPC_EXPORTED, 0, 0), ROUTE(IPC_OPENED, 32, 0),
+	ROUTE(IPC_WANTED, 40, 0), ROUTE(IPC_TAKEN, 0, 0),
 };
 
 _Static_assert(sizeof(struct gksm_welcome) >= 224, "fields are only appended");
@@ -33,6 +34,8 @@ _Static_assert(sizeof(struct gksm_announce_result) >= 16, "fields are only appen
 _Static_assert(sizeof(struct gksm_control) >= 136, "fields are only appended");
 _Static_assert(sizeof(struct gksm_reclaimed) >= 8, "fields are only appended");
 _Static_assert(sizeof(struct gksm_scan_terms) >= 32, "fields are only appended");
+_Static_assert(sizeof(struct gksm_ipc_opened) >= 32, "fields are only appended");
+_Static_assert(sizeof(struct gksm_ipc_wanted) >= 40, "fields are only appended");
 _Static_assert(sizeof(struct gksm_header) == 32, "the header never changes");
 
 struct gksm_packet *gksm_packet_new(enum gksm_message type, const void *head, size_t head_bytes,

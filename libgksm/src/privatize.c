@@ -104,9 +104,8 @@ static int give_back(struct gksm_gpu *gpu, uint64_t page)
 {
 	int error = gksm_marks_wait(gpu, page);
 
-	if (!error && gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, page),
-							  GKSM_PAGE_SIZE, &gpu->read_write, 1))
-		error = -EIO;
+	if (!error)
+		error = gksm_protect(gpu, gksm_page_address(gpu, page), &gpu->read_write);
 	gksm_page_put(gpu, page, error ? GKSM_PAGE_MERGING : GKSM_PAGE_PRIVATE);
 	return error;
 }

@@ -23,6 +23,8 @@ struct gksm_streams;
 struct gksm_graphs;
 struct gksm_exports;
 struct gksm_functions;
+struct gksm_ipc;
+struct gksm_peers;
 
 /* Read once, at the first successful cuInit, from the environment. */
 struct gksm_settings {
@@ -53,10 +55,14 @@ struct gksm {
 	_Atomic uint32_t gated_gpus;		      /* with a guard that needs the launch gate */
 	_Atomic bool paused;			      /* CONTROL: no new attaches or publications */
 	struct gksm_primary primaries[GKSM_GPUS_MAX]; /* by CUdevice */
-	_Atomic bool ipc_reported;
-	struct gksm_exports *exports;	  /* of interpose/export.c, made at first use */
+	struct gksm_exports *exports;		      /* of interpose/export.c, made at first use */
 	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
 	_Atomic bool turned_away;	  /* gksmd has said why it does not serve us */
+	_Atomic bool crossed; /* a copy's stream was of another context than memory it touches */
+	struct gksm_ipc *ipc; /* of ipc_handle.c, made at first use */
+	struct gksm_peers *peers; /* of peers.c, made at first use */
+	_Atomic uint64_t
+		peer_devices[GKSM_GPUS_MAX]; /* by CUdevice: whose GPUs reach it, a bit each */
 };
 
 /*

@@ -20,8 +20,7 @@ bool gksm_merge_protect(struct gksm_scan *scan, uint64_t page)
 	if (!gksm_page_take(gpu, page, GKSM_PAGE_PRIVATE))
 		return false;
 	if (atomic_load(&entry->pins) || atomic_load(&entry->copy_busy) ||
-	    gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, page), PAGE, &gpu->read_only,
-						1)) {
+	    gksm_protect(gpu, gksm_page_address(gpu, page), &gpu->read_only)) {
 		gksm_page_put(gpu, page, GKSM_PAGE_PRIVATE);
 		return false;
 	}

@@ -135,6 +135,67 @@ int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms)
 	return result;
 }
 
+/* Some context of the next device from *device on; NULL: there is none. */
+static CUcontext step_device(struct gksm_streams *streams, CUdevice *device)
+{
+	struct gksm_known_context *known, *chosen = NULL;
+	CUcontext context = NULL;
+
+	gksm_mutex_lock(&streams->lock);
+	for (known = streams->contexts; known; known = known->next)
+		if (known->device >= *device && (!chosen || known->device < chosen->device))
+			chosen = known;
+	if (chosen) {
+		context = chosen->context;
+		*device = chosen->device + 1;
+	}
+	gksm_mutex_unlock(&streams->lock);
+	return context;
+}
+
+int gksm_wait_all_idle(struct gksm *process, int timeout_ms)
+{
+	struct gksm_streams *streams = gksm_streams_of(process);
+	uint64_t deadline = deadline_after(timeout_ms);
+	CUcontext context;
+	CUdevice device = 0;
+
+	if (!streams)
+		return -ETIMEDOUT;
+	while ((context = step_device(streams, &device))) {
+		uint64_t now = gksm_now_ns();
+		int left = timeout_ms < 0   ? -1
+			   : now < deadline ? (int)((deadline - now + 999999u) / 1000000u)
+					    : 0;
+
+		/* A dead context has nothing running. */
+		if (gksm_wait_idle(process, context, left) == -ETIMEDOUT)
+			return -ETIMEDOUT;
+	}
+	return 0;
+}
+
+bool gksm_touch_pending(struct gksm *process, CUcontext context)
+{
+	struct gksm_streams *streams = gksm_streams_of(process);
+	CUdevice device = 0;
+
+	if (gksm_work_pending(process, context, NULL))
+		return true;
+	while (streams && atomic_load(&process->crossed) &&
+	       (context = step_device(streams, &device)))
+		if (gksm_work_pending(process, context, NULL))
+			return true;
+	return false;
+}
+
+int gksm_wait_untouched(struct gksm *process, CUcontext context, int timeout_ms)
+{
+	if (atomic_load(&process->crossed))
+		return gksm_wait_all_idle(process, timeout_ms);
+	return gksm_wait_idle(process, context, timeout_ms) == -ETIMEDOUT ? -ETIMEDOUT : 0;
+}
+
 int gksm_wait_order(struct gksm *process, CUstream stream, int timeout_ms)
 {
 	struct gksm_streams *streams = gksm_streams_of(process);

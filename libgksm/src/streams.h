@@ -28,6 +28,17 @@ bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except)
  * -ENODEV when the context is dead. timeout_ms < 0: no bound. */
 int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms);
 
+/* The same of all devices: 0 or -ETIMEDOUT. A dead context has nothing running. */
+int gksm_wait_all_idle(struct gksm *process, int timeout_ms);
+
+/*
+ * The same of whatever may touch memory of the context's device: its own work, and once a
+ * copy between devices was seen (gksm.crossed) that of all, since such a copy may stand in
+ * a stream of either. With the launch gate closed, so that none is being enqueued.
+ */
+bool gksm_touch_pending(struct gksm *process, CUcontext context);
+int gksm_wait_untouched(struct gksm *process, CUcontext context, int timeout_ms);
+
 /* Polls until the work enqueued in `stream` so far, as the stream orders it, is
  * done (an event recorded in it has fired). 0, -ETIMEDOUT, -EBUSY (capturing),
  * -ENODEV (context dead). */

@@ -66,6 +66,15 @@ static void on_gpu_opened(void *user, unsigned gpu, const struct gksm_gpu_opened
 	note(text);
 }
 
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	char text[64];
+
+	(void)user;
+	snprintf(text, sizeof(text), "wanted:%u", wanted->count);
+	note(text);
+}
+
 static size_t on_announce(void *user, unsigned gpu, size_t *cursor, struct gksm_page_entry *entries,
 			  size_t capacity)
 {
@@ -97,6 +106,7 @@ static const struct gksm_link_events events = {
 	.up = on_up,
 	.down = on_down,
 	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
 	.gpu_opened = on_gpu_opened,
 	.announce = on_announce,
 	.turned_away = on_turned_away,
@@ -278,6 +288,10 @@ static const struct {
 	{"events", do_events},
 	{"open", do_open},
 	{"commit", do_commit},
+	{"ipc-export", do_ipc_export},
+	{"ipc-open", do_ipc_open},
+	{"ipc-pages", do_ipc_pages},
+	{"ipc-drop", do_ipc_drop},
 	{"lookup", do_lookup},
 	{"tickets", do_tickets},
 	{"publish", do_publish},

@@ -232,6 +232,56 @@ void do_seal(void)
 	puts("0");
 }
 
+void do_ipc_export(void)
+{
+	unsigned gpu = (unsigned)number();
+	struct gksm_ipc_export head = {.pages = number()};
+
+	head.ticket[0] = (uint8_t)gpu + 1;
+	printf("%d\n", gksm_link_ipc_export(client.link, gpu, &head));
+}
+
+/* Prints how many descriptors came, or the error, and what they contain. */
+void do_ipc_open(void)
+{
+	struct gksm_ipc_open head = {.ticket = {(uint8_t)number()}, .first_page = number()};
+	struct gksm_ipc_opened opened = {0};
+	int fds[GKSM_FDS_MAX];
+	int count = gksm_link_ipc_open(client.link, &head, &opened, fds);
+
+	printf("%d", count);
+	for (int i = 0; i < count; i++) {
+		uint64_t content = 0;
+
+		if (pread(fds[i], &content, sizeof(content), 0) != sizeof(content))
+			content = UINT64_MAX;
+		close(fds[i]);
+		printf(" %lu", (unsigned long)content);
+	}
+	putchar('\n');
+}
+
+void do_ipc_pages(void)
+{
+	struct gksm_ipc_pages head = {.request = number()};
+	int fds[GKSM_FDS_MAX];
+	size_t count = number();
+
+	for (size_t i = 0; i < count; i++)
+		fds[i] = page_fd(i);
+	printf("%d\n", gksm_link_ipc_pages(client.link, &head, fds, count));
+	while (count)
+		close(fds[--count]);
+}
+
+void do_ipc_drop(void)
+{
+	struct gksm_ipc_ref head = {.ticket = {(uint8_t)number()}};
+
+	gksm_link_ipc_drop(client.link, &head);
+	puts("0");
+}
+
 /* As many updates as asked for, counting up to the last. */
 void do_usage(void)
 {

@@ -26,7 +26,7 @@ struct bench {
 	struct gksm_link *link;
 	int near, far, null;
 	uint64_t random;
-	struct gksm_request requests[8];
+	struct gksm_request requests[16];
 	size_t request_count;
 	unsigned orders;
 };
@@ -39,6 +39,7 @@ static const struct {
 	{GKSM_WAIT, GKSM_LOOKED_UP, 2},	     {GKSM_PUBLISH, GKSM_PUBLISHED, 2},
 	{GKSM_SEGMENT_GET, GKSM_SEGMENT, 0}, {GKSM_SEGMENT_OPEN, GKSM_SEGMENT, 0},
 	{GKSM_COMMIT, GKSM_COMMITTED, 0},    {GKSM_GPU_OPEN, GKSM_GPU_OPENED, 0},
+	{GKSM_IPC_OPEN, GKSM_IPC_OPENED, 0}, {GKSM_IPC_PAGES, GKSM_IPC_TAKEN, 0},
 };
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -64,7 +65,16 @@ static void on_gpu_opened(void *user, unsigned gpu, const struct gksm_gpu_opened
 	((struct bench *)user)->orders += gpu + opened->gpu;
 }
 
-static const struct gksm_link_events events = {.control = on_control, .gpu_opened = on_gpu_opened};
+static void on_ipc_wanted(void *user, const struct gksm_ipc_wanted *wanted)
+{
+	((struct bench *)user)->orders += wanted->count;
+}
+
+static const struct gksm_link_events events = {
+	.control = on_control,
+	.ipc_wanted = on_ipc_wanted,
+	.gpu_opened = on_gpu_opened,
+};
 
 static void *allocate(size_t bytes)
 {
@@ -112,6 +122,8 @@ static void outstanding(struct bench *bench)
 		request->results = allocate(kinds[i].count * sizeof(*request->results));
 		request->segment = allocate(sizeof(*request->segment));
 		request->opened = allocate(sizeof(*request->opened));
+		request->ipc = allocate(sizeof(*request->ipc));
+		request->ipc_fds = allocate(GKSM_FDS_MAX * sizeof(*request->ipc_fds));
 		for (size_t j = 0; j < kinds[i].count; j++) {
 			request->replies[j].result.outcome = LINK_UNANSWERED;
 			request->replies[j].fd = -1;
@@ -137,6 +149,10 @@ static void clear(struct bench *bench)
 				close(request->replies[j].fd);
 		if (request->fd >= 0)
 			close(request->fd);
+		while (request->ipc_fd_count)
+			close(request->ipc_fds[--request->ipc_fd_count]);
+		free(request->ipc_fds);
+		free(request->ipc);
 		free(request->replies);
 		free(request->results);
 		free(request->segment);
@@ -163,10 +179,9 @@ static uint32_t some_seq(struct bench *bench)
 static void send_one(struct bench *bench)
 {
 	static uint8_t packet[GKSM_PACKET_MAX + 1024];
-	static const uint32_t head_sizes[] = {[GKSM_WELCOME] = 224,
-					      [GKSM_GPU_OPENED] = 40,
-					      [GKSM_SEGMENT] = 16,
-					      [GKSM_CONTROL] = 136};
+	static const uint32_t head_sizes[] = {[GKSM_WELCOME] = 224,   [GKSM_GPU_OPENED] = 40,
+					      [GKSM_SEGMENT] = 16,    [GKSM_CONTROL] = 136,
+					      [GKSM_IPC_OPENED] = 32, [GKSM_IPC_WANTED] = 40};
 	static const uint32_t entry_sizes[] = {
 		[GKSM_LOOKED_UP] = 48, [GKSM_PUBLISHED] = 16, [GKSM_ANNOUNCED] = 16};
 	struct gksm_header header = {.magic = GKSM_MAGIC};
@@ -179,7 +194,7 @@ static void send_one(struct bench *bench)
 
 	header.seq = seq;
 	header.type =
-		seq >= 1 && seq <= KINDS ? kinds[seq - 1].reply : (uint16_t)(1 + chance(bench, 26));
+		seq >= 1 && seq <= KINDS ? kinds[seq - 1].reply : (uint16_t)(1 + chance(bench, 38));
 	if (rarely(bench))
 		header.type = (uint16_t)chance(bench, 80);
 	if (header.type < sizeof(head_sizes) / sizeof(head_sizes[0]))
@@ -188,7 +203,7 @@ static void send_one(struct bench *bench)
 		header.entry_bytes = entry_sizes[header.type];
 	header.entry_count = header.entry_bytes ? chance(bench, 4) : 0;
 	header.flags = (uint16_t)chance(bench, 2);
-	if (header.type == GKSM_CONTROL)
+	if (header.type == GKSM_CONTROL || header.type == GKSM_IPC_WANTED)
 		header.seq = 0;
 
 	memset(packet, 0, sizeof(packet));
@@ -204,6 +219,8 @@ static void send_one(struct bench *bench)
 		memcpy(packet + sizeof(header) + i * sizeof(result), &result, sizeof(result));
 	}
 	fd_count = header.type == GKSM_SEGMENT ? 1 : hits;
+	if (header.type == GKSM_IPC_OPENED)
+		fd_count = 1 + chance(bench, GKSM_FDS_MAX);
 	if (rarely(bench))
 		fd_count = chance(bench, GKSM_SCM_FDS);
 	header.fd_count = rarely(bench) ? chance(bench, 260) : fd_count;

@@ -82,7 +82,7 @@ static CUresult map_fresh(struct sim_mapping *mapping, struct sim_extent *extent
 		sim_va_release(mapping->region);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	sim_va_protect(mapping, SIM_ACCESS_READ_WRITE);
+	sim_va_protect(mapping, SIM_ACCESS_READ_WRITE, true);
 	return CUDA_SUCCESS;
 }
 

@@ -60,6 +60,7 @@ bool sim_context_revive(struct sim_context *context, unsigned flags)
 	context->flags = flags;
 	context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
 	context->surface = NULL;
+	atomic_store(&context->peers, 0);
 	limits_reset(context);
 	atomic_store(&context->users, 1);
 	atomic_store(&context->error, 0);

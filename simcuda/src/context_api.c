@@ -162,15 +162,12 @@ CUresult cuCtxResetPersistingL2Cache(void)
 	return sim_current(&context);
 }
 
-/*
- * Peers: all devices' memory lies in one address space that every simulated device
- * reaches, so this is bookkeeping, with the driver's answers.
- */
+/* Peer access is to plain memory; mapped memory has rights of its own (reach.c). */
 static CUresult peer_set(CUcontext handle, bool wanted, CUresult otherwise)
 {
 	struct sim_context *context, *peer;
-	struct sim_surface *surface;
 	CUresult result = sim_current(&context);
+	uint32_t bit, before;
 
 	if (result == CUDA_SUCCESS)
 		result = handle ? sim_context_get(handle, &peer) : CUDA_ERROR_INVALID_CONTEXT;
@@ -180,16 +177,10 @@ static CUresult peer_set(CUcontext handle, bool wanted, CUresult otherwise)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (peer->device == context->device || sim_root.config.claim == SIM_CLAIM_MIG)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-	surface = sim_surface_of(context);
-	if (!surface)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&lock);
-	bool *enabled = &surface->peers[peer->device->ordinal];
-	if (*enabled == wanted)
-		result = otherwise;
-	*enabled = wanted;
-	pthread_mutex_unlock(&lock);
-	return result;
+	bit = 1u << peer->device->ordinal;
+	before = wanted ? atomic_fetch_or(&context->peers, bit)
+			: atomic_fetch_and(&context->peers, ~bit);
+	return !(before & bit) == !wanted ? otherwise : CUDA_SUCCESS;
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)

@@ -15,7 +15,6 @@ struct CUmod_st;
 /* What modules and settings keep for one context (sim_context.surface). */
 struct sim_surface {
 	struct CUmod_st *modules; /* module.c's lock */
-	bool peers[SIM_DEVICES_MAX];
 };
 
 /* The context's; made when first asked for. NULL: no memory. */

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "guard.h"
+#include "va.h"
 
 struct scope {
 	sigjmp_buf leave;
@@ -153,6 +154,16 @@ CUresult sim_touch(struct sim_context *context, enum sim_touch_kind kind,
 	}
 	current = NULL;
 	return scope.error;
+}
+
+void sim_reach_check(CUdeviceptr address)
+{
+	struct scope *scope = current;
+
+	if (!scope || scope->kind != SIM_TOUCH_KERNEL || sim_reaches(scope->context, address))
+		return;
+	scope->error = CUDA_ERROR_ILLEGAL_ADDRESS;
+	siglongjmp(scope->leave, 1);
 }
 
 void sim_sm_gate(void)

@@ -165,6 +165,7 @@ struct sim_context {
 	size_t limits[CU_LIMIT_MAX]; /* cuCtxGetLimit, cuCtxSetLimit */
 	CUfunc_cache cache_config;
 	_Atomic uint64_t users; /* cuCtxAttach */
+	_Atomic uint32_t peers; /* devices whose memory it may reach beside its own, a bit each */
 	void *surface;		/* modules and the like; NULL at first */
 };
 
@@ -278,13 +279,19 @@ CUresult sim_stream_query(struct sim_stream *stream);
 extern uintptr_t sim_va_base, sim_va_end;
 extern ptrdiff_t sim_va_distance;
 
+/* Inside sim_touch(): leaves body as after a fault when a kernel's device has no access to
+ * memory that others have. The host's page table is one for all devices. */
+void sim_reach_check(CUdeviceptr address);
+
 /* Where loads and stores reach the address: pinned and managed host memory has its
  * own address. Only to be used inside sim_touch(). */
 static inline void *sim_at(CUdeviceptr address)
 {
-	if (address >= sim_va_base && address < sim_va_end)
-		return (void *)((uintptr_t)address + (uintptr_t)sim_va_distance);
-	return (void *)(uintptr_t)address;
+	if (address < sim_va_base || address >= sim_va_end)
+		return (void *)(uintptr_t)address;
+	if (sim_root.device_count > 1)
+		sim_reach_check(address);
+	return (void *)((uintptr_t)address + (uintptr_t)sim_va_distance);
 }
 
 enum sim_touch_kind {

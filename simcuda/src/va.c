@@ -69,9 +69,11 @@ int sim_va_start(void)
 	va->pages = span >> SIM_PAGE_SHIFT;
 	va->entries = calloc(va->pages, sizeof(*va->entries));
 	va->access = calloc(va->pages, sizeof(*va->access));
-	if (!va->entries || !va->access) {
+	va->reach = calloc(va->pages, sizeof(*va->reach));
+	if (!va->entries || !va->access || !va->reach) {
 		free(va->entries);
 		free((void *)va->access);
+		free((void *)va->reach);
 		free(va);
 		return -ENOMEM;
 	}
@@ -222,7 +224,7 @@ void sim_va_unmap(struct sim_mapping *mapping)
 		mapping->next->link = mapping->link;
 }
 
-void sim_va_protect(struct sim_mapping *mapping, enum sim_access access)
+void sim_va_protect(struct sim_mapping *mapping, enum sim_access access, bool changed)
 {
 	static const int protections[] = {
 		[SIM_ACCESS_NONE] = PROT_NONE,
@@ -231,7 +233,7 @@ void sim_va_protect(struct sim_mapping *mapping, enum sim_access access)
 	};
 	size_t bytes = mapping->pages * SIM_PAGE;
 
-	if (mapping->access == access)
+	if (mapping->access == access && !changed)
 		return;
 	if (mapping->access != SIM_ACCESS_NONE) {
 		note_access(mapping, SIM_ACCESS_NONE);
@@ -242,6 +244,7 @@ void sim_va_protect(struct sim_mapping *mapping, enum sim_access access)
 			nanosleep(&hole, NULL);
 		}
 	}
+	sim_reach_note(mapping);
 	host_protect(alias(mapping->base), bytes, protections[access]);
 	note_access(mapping, access);
 	mapping->access = access;

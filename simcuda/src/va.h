@@ -65,6 +65,7 @@ struct sim_va {
 	struct sim_entry *entries;
 	/* enum sim_access in force, a byte for each page; read without any lock. */
 	_Atomic uint8_t *access;
+	_Atomic uint32_t *reach; /* likewise: which devices have it (reach.c) */
 	struct sim_mapping *mappings;
 	struct sim_handles *handles;
 };
@@ -90,12 +91,19 @@ void sim_va_unmap(struct sim_mapping *mapping);
 
 /*
  * Changes rights. If there were any before, the range is without any for a random 0
- * to 200 us: no change of a mapping is atomic on a real GPU either.
+ * to 200 us: no change of a mapping is atomic on a real GPU either. changed: some device's
+ * rights do, although those of all together may stay as they are.
  */
-void sim_va_protect(struct sim_mapping *mapping, enum sim_access access);
+void sim_va_protect(struct sim_mapping *mapping, enum sim_access access, bool changed);
 
 /* Any thread, any lock, also a signal handler: the access in force at the address. */
 enum sim_access sim_va_access(CUdeviceptr address);
+
+/* reach.c: notes which devices have rights to the mapping. */
+void sim_reach_note(const struct sim_mapping *mapping);
+/* Any thread, without the lock: whether kernels of the context may touch what is mapped
+ * at the address. */
+bool sim_reaches(struct sim_context *context, CUdeviceptr address);
 
 static inline bool sim_va_inside(CUdeviceptr address)
 {

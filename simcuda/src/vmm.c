@@ -269,9 +269,12 @@ static bool access_refused(const struct sim_mapping *mapping)
 static void access_apply(struct sim_mapping *mapping, const CUmemAccessDesc *desc, size_t count)
 {
 	enum sim_access access = SIM_ACCESS_NONE;
+	bool changed = false;
 
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
+		changed |= mapping->granted[desc[i].location.id] != desc[i].flags;
 		mapping->granted[desc[i].location.id] = (uint8_t)desc[i].flags;
+	}
 	for (int i = 0; i < SIM_DEVICES_MAX; i++) {
 		if (mapping->granted[i] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 			access = SIM_ACCESS_READ_WRITE;
@@ -279,7 +282,7 @@ static void access_apply(struct sim_mapping *mapping, const CUmemAccessDesc *des
 			 access == SIM_ACCESS_NONE)
 			access = SIM_ACCESS_READ;
 	}
-	sim_va_protect(mapping, access);
+	sim_va_protect(mapping, access, changed);
 }
 
 static CUresult access_check(const CUmemAccessDesc *desc, size_t count)

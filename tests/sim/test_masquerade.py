@@ -13,7 +13,7 @@ from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote, RemoteError
 
 BYTES = 2 * PAGE + 12345
-INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED = 1, 500, 801
+INVALID_VALUE, NOT_FOUND = 1, 500
 BUFFER_ID = 7
 P2P_TOKENS, SYNC_MEMOPS = 5, 6
 UNKNOWN = 99
@@ -131,13 +131,6 @@ def test_calls_of_the_vmm_interface_refuse_it(managed: Remote) -> None:
     assert managed.status("cuMemAddressFree", base, 2 * PAGE) == INVALID_VALUE
     assert managed.digests(base, 2) == digests([1, 2])
     assert managed.shared_pages(base, 2) == 2
-
-
-def test_a_handle_for_other_processes_is_refused_not_wrong(managed: Remote) -> None:
-    base = managed.alloc(1)
-    managed.load(base, [1])
-    assert managed.ipc_handle(base) == NOT_SUPPORTED
-    assert managed.digests(base, 1) == digests([1])
 
 
 def test_only_the_base_of_a_live_allocation_can_be_freed(managed: Remote) -> None:

@@ -88,10 +88,6 @@ class EntryPointActor(Actor):
         )
         return [code, [buffer.raw.hex() for buffer in buffers]]
 
-    def ipc_handle(self, address: int) -> int:
-        handle = ctypes.create_string_buffer(64)
-        return self.status("cuIpcGetMemHandle", ctypes.addressof(handle), address)
-
     def retain_handle(self, address: int) -> int:
         handle = c_uint64()
         code = self.status("cuMemRetainAllocationHandle", ctypes.addressof(handle), address)

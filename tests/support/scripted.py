@@ -135,7 +135,13 @@ class Session:
 
 def welcome_head(**fields: Any) -> bytes:
     """A WELCOME that lets the client share."""
-    defaults: dict[str, Any] = {"protocol": 1, "sharing": 1, "domain": b"tenant"}
+    features = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT | lib.GKSM_FEATURE_IPC
+    defaults: dict[str, Any] = {
+        "protocol": 1,
+        "sharing": 1,
+        "features": features,
+        "domain": b"tenant",
+    }
     return protocol.WELCOME.build(**(defaults | fields))
 
 

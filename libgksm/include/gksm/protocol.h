@@ -49,6 +49,7 @@
 #define GKSM_FEATURE_COMMIT 2u
 #define GKSM_FEATURE_RECLAIM 4u /* RECLAIM, and CONTROL for one GPU */
 #define GKSM_FEATURE_SCAN 8u
+#define GKSM_FEATURE_IPC 256u /* the IPC messages */
 
 struct gksm_header {
 	uint32_t magic;
@@ -91,6 +92,21 @@ enum gksm_message {
 	GKSM_RECLAIMED = 25,	/* d->c  reclaimed */
 	GKSM_OFFER = 26,	/* c->d  offer, offer_entry -> LOOKED_UP: stable pages */
 	GKSM_SCAN_TERMS = 27,	/* d->c  scan_terms; seq 0: after GPU_OPENED and at each change */
+
+	/*
+	 * Legacy IPC: memory of one process, mapped read-write by another of its domain
+	 * (or, of those that no rule names, of its user). gksmd keeps no descriptors of it: on an
+	 * OPEN it asks the exporter, and passes on what that answers. A part at a time, so that
+	 * nobody's descriptor table fills up.
+	 */
+	GKSM_IPC_EXPORT = 30,	/* c->d  ipc_export -> IPC_EXPORTED; again after a reconnect */
+	GKSM_IPC_EXPORTED = 31, /* d->c  status 0, -EDQUOT, or -EEXIST: another's ticket */
+	GKSM_IPC_DROP = 32,	/* c->d  ipc_ref; one-way: the memory is freed */
+	GKSM_IPC_OPEN = 33,	/* c->d  ipc_open -> IPC_OPENED */
+	GKSM_IPC_OPENED = 34, /* d->c  ipc_opened; an fd a page from first_page on, at least one */
+	GKSM_IPC_WANTED = 35, /* d->c  ipc_wanted; seq 0 */
+	GKSM_IPC_PAGES = 36,  /* c->d  ipc_pages; `count` fds, one a page -> IPC_TAKEN */
+	GKSM_IPC_TAKEN = 37,  /* d->c  status 0, or -ENOENT: nobody waits for it any more */
 
 	/* gksmd <-> gksm-vault. Head of requests: vault_ref. */
 	GKSM_VAULT_PUT = 64, /* vault_item entries; one fd each -> VAULT_OK */
@@ -383,6 +399,44 @@ struct gksm_reclaim {
 
 struct gksm_reclaimed {
 	uint64_t bytes;
+};
+
+/* Whoever holds the ticket can ask for the memory, if gksmd lets it. */
+struct gksm_ipc_ref {
+	uint8_t ticket[16]; /* random, the exporter's choice */
+};
+
+struct gksm_ipc_export {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint8_t ticket[16];
+	uint64_t pages;
+	uint64_t bytes; /* as the program allocated */
+};
+
+struct gksm_ipc_open {
+	uint8_t ticket[16];
+	uint64_t first_page; /* of the allocation */
+};
+
+struct gksm_ipc_opened {
+	uint8_t gpu_uuid[16];
+	uint64_t pages; /* of the whole allocation */
+	uint64_t bytes;
+};
+
+struct gksm_ipc_wanted {
+	uint64_t request; /* to be named in the answer */
+	uint8_t ticket[16];
+	uint64_t first_page;
+	uint32_t count; /* at most GKSM_FDS_MAX */
+	uint32_t reserved;
+};
+
+struct gksm_ipc_pages {
+	uint64_t request;
+	int32_t status; /* not 0: no fds; -ESTALE: the memory is freed */
+	uint32_t reserved;
 };
 
 enum gksm_vault_class { GKSM_VAULT_PAGE = 1, GKSM_VAULT_SEGMENT = 2 };

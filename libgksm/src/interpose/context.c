@@ -5,6 +5,8 @@
  * reset, and at the last release of a primary context.
  */
 #include "alloc.h"
+#include "ipc.h"
+#include "peers.h"
 #include "streams.h"
 #include "wrap.h"
 
@@ -20,6 +22,8 @@ static void ends(struct gksm *process, CUcontext context)
 {
 	if (!context)
 		return;
+	gksm_ipc_context_gone(process, context);
+	gksm_peers_context_gone(process, context);
 	gksm_context_gone(process, context);
 	gksm_context_streams_gone(process, context);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Entry points that hand memory out of the process: to a NIC (dma-buf), to other GPUs
- * (multicast, logical endpoints), to other processes (legacy IPC). Whoever is there
+ * (multicast, logical endpoints). Whoever is there
  * keeps the physical pages of that moment, so those must never change: the pages are
  * un-shared and pinned.
  */
@@ -152,29 +152,4 @@ GKSM_WRAP(cuLogicalEndpointBindAddr)(CUlogicalEndpointId endpoint, CUdevice devi
 	return EXPORT_CALL((CUdeviceptr)(uintptr_t)address, bytes,
 			   GKSM_REAL(cuLogicalEndpointBindAddr)(endpoint, device, offset, address,
 								bytes, flags));
-}
-
-/*
- * The driver refuses legacy IPC handles of VMM memory with INVALID_VALUE, which
- * programs take for their own mistake. This is the place where such handles are to
- * be emulated; until they are, the answer is that of a driver without IPC.
- */
-GKSM_WRAP(cuIpcGetMemHandle)(CUipcMemHandle *handle, CUdeviceptr address)
-{
-	struct gksm *process = gksm_process();
-
-	if (!process || !gksm_is_ours(process, address))
-		return GKSM_REAL(cuIpcGetMemHandle)(handle, address);
-	if (!atomic_exchange(&process->ipc_reported, true))
-		gksm_report(process, GKSM_WARNING,
-			    "cuIpcGetMemHandle: memory of 2 MiB and more cannot be handed to "
-			    "other processes yet; GKSM_DISABLE=1 keeps gKSM out of this program");
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-/* Peer access does not reach VMM mappings by itself: this is the place where the
- * arena's pages are to be opened to the peer. */
-GKSM_WRAP(cuCtxEnablePeerAccess)(CUcontext peer, unsigned int flags)
-{
-	return GKSM_REAL(cuCtxEnablePeerAccess)(peer, flags);
 }

@@ -10,8 +10,28 @@
 #include "access.h"
 #include "alloc.h"
 #include "interpose/export.h"
+#include "ipc.h"
 #include "process.h"
 #include "wrap.h"
+
+/* Arena memory, or somebody else's that we have opened: pages of our making. */
+static bool paged(struct gksm *process, CUdeviceptr address)
+{
+	return gksm_is_ours(process, address) || gksm_ipc_find(process, address, NULL);
+}
+
+static bool find(struct gksm *process, CUdeviceptr address, struct gksm_allocation_info *info)
+{
+	return gksm_allocation_find(process, address, info) ||
+	       gksm_ipc_find(process, address, info);
+}
+
+/* What a process has opened is pinned where it is allocated. */
+static CUresult pin(struct gksm *process, const struct gksm_allocation_info *info)
+{
+	return gksm_is_ours(process, info->base) ? gksm_export_allocation(process, info)
+						 : CUDA_SUCCESS;
+}
 
 static void put(void *data, const void *value, size_t bytes)
 {
@@ -123,7 +143,7 @@ static CUresult attribute_of(struct gksm *process, void *data, CUpointer_attribu
 	CUresult result;
 
 	if (means_rdma(attribute)) {
-		result = gksm_export_allocation(process, info);
+		result = pin(process, info);
 		if (result != CUDA_SUCCESS)
 			return result;
 		return real_attribute(data, attribute, address);
@@ -139,9 +159,9 @@ GKSM_WRAP(cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, CUde
 	struct gksm *process = gksm_process();
 	struct gksm_allocation_info info;
 
-	if (!process || !data || !gksm_is_ours(process, address))
+	if (!process || !data || !paged(process, address))
 		return real_attribute(data, attribute, address);
-	if (!gksm_allocation_find(process, address, &info))
+	if (!find(process, address, &info))
 		return CUDA_ERROR_INVALID_VALUE;
 	return attribute_of(process, data, attribute, address, &info);
 }
@@ -154,10 +174,10 @@ GKSM_WRAP(cuPointerGetAttributes)(unsigned int count, CUpointer_attribute *attri
 	struct gksm *process = gksm_process();
 	struct gksm_allocation_info info;
 
-	if (!process || !count || !attributes || !data || !gksm_is_ours(process, address))
+	if (!process || !count || !attributes || !data || !paged(process, address))
 		return GKSM_REAL(cuPointerGetAttributes)(count, attributes, data, address);
 	/* In the arena and not allocated: what the driver says of memory it never saw. */
-	if (!gksm_allocation_find(process, address, &info))
+	if (!find(process, address, &info))
 		return GKSM_REAL(cuPointerGetAttributes)(count, attributes, data, 1);
 	for (unsigned int i = 0; i < count; i++) {
 		CUresult result;
@@ -172,7 +192,7 @@ GKSM_WRAP(cuPointerGetAttributes)(unsigned int count, CUpointer_attribute *attri
 		    answer(data[i], attributes[i], address, &info) == CUDA_SUCCESS)
 			continue;
 		if (means_rdma(attributes[i])) {
-			result = gksm_export_allocation(process, &info);
+			result = pin(process, &info);
 			if (result != CUDA_SUCCESS)
 				return result;
 		}
@@ -190,12 +210,12 @@ GKSM_WRAP(cuPointerSetAttribute)(const void *value, CUpointer_attribute attribut
 	struct gksm_allocation_info info;
 	CUresult result;
 
-	if (!process || !gksm_is_ours(process, address))
+	if (!process || !paged(process, address))
 		return GKSM_REAL(cuPointerSetAttribute)(value, attribute, address);
-	if (!value || !gksm_allocation_find(process, address, &info))
+	if (!value || !find(process, address, &info))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (means_rdma(attribute)) {
-		result = gksm_export_allocation(process, &info);
+		result = pin(process, &info);
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
@@ -211,9 +231,9 @@ GKSM_WRAP(cuMemGetAddressRange_v2)(CUdeviceptr *base, size_t *bytes, CUdeviceptr
 	struct gksm *process = gksm_process();
 	struct gksm_allocation_info info;
 
-	if (!process || !gksm_is_ours(process, address))
+	if (!process || !paged(process, address))
 		return GKSM_REAL(cuMemGetAddressRange_v2)(base, bytes, address);
-	if (!gksm_allocation_find(process, address, &info))
+	if (!find(process, address, &info))
 		return CUDA_ERROR_NOT_FOUND;
 	if (base)
 		*base = info.base;
@@ -231,7 +251,7 @@ static bool not_vmm(CUdeviceptr address)
 {
 	struct gksm *process = gksm_process();
 
-	return process && gksm_is_ours(process, address);
+	return process && paged(process, address);
 }
 
 GKSM_WRAP(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *address)
