@@ -17,6 +17,7 @@ from typing import Any
 from gksmd.protocol import (
     ANNOUNCE_RESULT,
     COMMIT,
+    COMMITTED,
     CONTROL,
     GPU_OPEN,
     GPU_OPENED,
@@ -149,6 +150,11 @@ class Client:
         """Ask for a promise; returns the status."""
         head = COMMIT.build(gpu=gpu, pages=pages, free_bytes=free_bytes)
         return self.ask(lib.GKSM_COMMIT, head=head).status
+
+    def held(self, free_bytes: int, gpu: int = 0) -> int:
+        """How much of what is free gksmd keeps for others."""
+        head = COMMIT.build(gpu=gpu, free_bytes=free_bytes)
+        return int(COMMITTED.read(self.ask(lib.GKSM_COMMIT, head=head).head).held_bytes)
 
     def usage(self, gpu: int = 0, **counts: int) -> None:
         """Report absolute counts."""

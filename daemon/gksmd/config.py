@@ -10,6 +10,7 @@ two.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -26,6 +27,8 @@ CONFIG_DIR = Path("/etc/gksm")
 EXIT_CONFIG = 2
 
 GuardName = Literal["auto", "fault", "seal", "optimistic", "off"]
+AdmissionName = Literal["share-aware", "strict"]
+ShortageName = Literal["writer"]
 KindName = Literal["weights", "kv", "other"]
 SourceName = Literal[
     "uid",
@@ -42,6 +45,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -60,6 +64,28 @@ class Size(int):
         if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
             return cls(int(match[1]) * _FACTORS[match[2].upper()])
         raise ValueError('Expected a size such as 67108864 or "64M"')
+
+
+class Portion(str):
+    """A part of each GPU's memory: a size, or text such as "2%"."""
+
+    @classmethod
+    def parse(cls, value: object) -> Portion:
+        """Check a size or a percentage; ValueError says what is expected."""
+        if isinstance(value, str) and (match := _PERCENT.fullmatch(value.strip())):
+            if float(match[1]) <= 100:
+                return cls(f"{match[1]}%")
+        else:
+            with contextlib.suppress(ValueError):
+                Size.parse(value)
+                return cls(value)
+        raise ValueError('Expected a size such as "64M", or a part of each GPU such as "2%"')
+
+    def of(self, total_bytes: int) -> int:
+        """How many bytes of a GPU with ``total_bytes`` that is; never more than it has."""
+        if self.endswith("%"):
+            return int(total_bytes * float(self[:-1]) / 100)
+        return min(Size.parse(str(self)), total_bytes)
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -122,8 +148,14 @@ class Guard(Section, frozen=True):
 class Memory(Section, frozen=True):
     """GPU and host memory that gKSM may hold itself."""
 
+    # share-aware: what is published may cover a promise too; strict: free memory alone.
+    admission: AdmissionName = "share-aware"
     # Of each GPU, never promised: what copies on write are served from at the worst.
-    reserve_bytes: Size = Size(64 << 20)
+    reserve: Portion = Portion("2%")
+    # Of each GPU: with less left that is neither promised nor reserved, memory is short.
+    low_water: Portion = Portion("5%")
+    # Whose write fails when there is no memory left to copy a shared page.
+    on_shortage: ShortageName = "writer"
     # Prepared private pages of each instance, at most.
     spare_pages: Count = 16
     # Host copies of published pages, for each domain.
@@ -333,6 +365,8 @@ def decode_hook(kind: type[Any], value: object) -> object:
     """For msgspec: how the types of this module are read."""
     if kind is Size:
         return Size.parse(value)
+    if kind is Portion:
+        return Portion.parse(value)
     if kind is Path:
         if not isinstance(value, str) or not value or "\0" in value:
             raise ValueError("Expected a path")
@@ -344,7 +378,7 @@ def encode_hook(value: object) -> object:
     """For msgspec: how the types of this module are written."""
     if isinstance(value, Size):
         return int(value)
-    if isinstance(value, Path):
+    if isinstance(value, (Path, Portion)):
         return str(value)
     raise NotImplementedError(type(value))
 

@@ -224,6 +224,7 @@ class Instance:
     gpu_name: str = ""
     usage: Usage = field(default_factory=Usage)
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
+    published_pages: int = 0  # so many that it loaded were not there to attach
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
@@ -232,10 +233,14 @@ class Instance:
     unconfirmed: dict[Page, None] = field(default_factory=dict)
 
     @property
+    def claimed_pages(self) -> int:
+        """Pages that it was promised and has not taken, as it says itself."""
+        return self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+
+    @property
     def promised_pages(self) -> int:
-        """Pages that it was promised and has not taken; never more than the GPU has."""
-        promised = self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
-        return min(promised, self.table.gpu.total_bytes // PAGE_BYTES)
+        """The same, and never more than the GPU has."""
+        return min(self.claimed_pages, self.table.gpu.total_bytes // PAGE_BYTES)
 
     @property
     def proportional_bytes(self) -> int:
@@ -292,6 +297,15 @@ class Departed:
     reports: tuple[Report, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FreeFigure:
+    """What a driver said is free, and what was reported as used at that moment."""
+
+    free_bytes: int
+    used_bytes: int
+    at: float  # seconds, monotonic
+
+
 @dataclass(slots=True, eq=False)
 class Gpu:
     """A GPU or MIG instance as its users see it."""
@@ -303,6 +317,9 @@ class Gpu:
     past_cow_events: int = 0
     past_cow_ns_total: int = 0
     past_api_detaches: int = 0
+    newest_free: FreeFigure | None = None  # of any instance
+    settled_free: FreeFigure | None = None  # one so old that all was reported since
+    short: bool = False  # below the low-water mark; its instances have been told
 
     @property
     def total_bytes(self) -> int:
@@ -319,7 +336,8 @@ class Gpu:
     @property
     def promised_pages(self) -> int:
         """Promised to all instances and not taken."""
-        return sum(instance.promised_pages for instance in self.instances)
+        limit = self.total_bytes // PAGE_BYTES
+        return sum(min(instance.claimed_pages, limit) for instance in self.instances)
 
     @property
     def used_bytes(self) -> int:
@@ -372,6 +390,7 @@ class Counters:
     publish_stale: int = 0
     pages_dropped: int = 0
     commits_refused: int = 0
+    pressures: int = 0
     fds_exhausted: int = 0
     vault_reconnects: int = 0
 

@@ -76,6 +76,7 @@ class Pages:
             table.by_hash[page.hash] = page
         self.state.counters.published += 1
         if instance in table.instances:
+            instance.published_pages += 1
             self.map(instance, page, 1)
 
     def may_grant(self, instance: Instance) -> bool:

@@ -230,6 +230,7 @@ class Peers:
             self.leases.leave(instance)
             self.pages.leave(instance)
             retire(table.gpu, instance)
+            self.requests.pressure.look(table.gpu)
         self.segments.leave(process)
         process.domain.processes.discard(process)
         self.state.processes.pop(process.identity.key, None)

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gksmd.commits import promise, report, usage_from
+from gksmd.accounts import note_free
+from gksmd.commits import lacking_bytes, promise, report, usage_from
 from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
 from gksmd.guards import choose_guard
@@ -28,14 +29,18 @@ from gksmd.model import (
     State,
 )
 from gksmd.pages import Pages
+from gksmd.pressure import Pressure
 from gksmd.protocol import (
     ANNOUNCE_RESULT,
     COMMIT,
+    COMMITTED,
     GPU_OPEN,
     GPU_OPENED,
     GPU_REF,
     LEASE_ENTRY,
     PAGE_ENTRY,
+    RECLAIM,
+    RECLAIMED,
     REPORT,
     SEGMENT,
     SEGMENT_GET,
@@ -66,6 +71,7 @@ class Requests:
     segments: Segments
     lookups: Lookups
     publications: Publications
+    pressure: Pressure
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +93,7 @@ class Requests:
             lib.GKSM_DETACHED: self.detached,
             lib.GKSM_ANNOUNCE: self.announce,
             lib.GKSM_REPORT: self.report,
+            lib.GKSM_RECLAIM: self.reclaim,
         }
 
     def handle(self, connection: Connection, message: Message) -> Work:
@@ -141,24 +148,46 @@ class Requests:
             kinds=process.decision.domain.kind_mask,
         )
         reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
+        self.pressure.joined(instance)
 
     def commit(self, connection: Connection, message: Message) -> None:
-        """Promise memory."""
+        """Promise memory, or just say how much of what is free is for others."""
         head = COMMIT.read(message.head)
-        kept = promise(
-            connection.instance(head.gpu),
-            head.pages,
-            head.free_bytes,
-            self.config.memory.reserve_bytes,
-            time.monotonic(),
-        )
+        instance = connection.instance(head.gpu)
+        gpu, accounts, now = instance.table.gpu, self.pressure.accounts, time.monotonic()
+        free = min(head.free_bytes, gpu.total_bytes)
+        held = accounts.held_bytes(instance, free)
+        if free or head.pages:
+            note_free(gpu, free, now)
+        lacking = lacking_bytes(instance, head.pages, free, accounts)
+        if lacking:
+            free += self.pressure.reclaim(gpu, lacking)
+        strict_before = accounts.strict_pages(instance)
+        kept = promise(instance, head.pages, free, accounts, now)
         self.state.counters.commits_refused += not kept
-        reply(connection, message, lib.GKSM_COMMITTED, status=0 if kept else -errno.ENOMEM)
+        reply(
+            connection,
+            message,
+            lib.GKSM_COMMITTED,
+            status=0 if kept else -errno.ENOMEM,
+            head=COMMITTED.build(held_bytes=held),
+        )
+        self.pressure.promised(instance, strict_before)
+        self.pressure.look(gpu)
+
+    def reclaim(self, connection: Connection, message: Message) -> None:
+        """Give up warm pages for one who is short of memory now."""
+        head = RECLAIM.read(message.head)
+        gpu = connection.instance(head.gpu).table.gpu
+        freed = self.pressure.reclaim(gpu, min(head.bytes, gpu.total_bytes))
+        reply(connection, message, lib.GKSM_RECLAIMED, head=RECLAIMED.build(bytes=freed))
 
     def usage(self, connection: Connection, message: Message) -> None:
         """Take over the counts of an instance."""
         row = USAGE.unpack(USAGE.fit(message.head))
-        report(connection.instance(row[0]), usage_from(row), time.monotonic())
+        instance = connection.instance(row[0])
+        report(instance, usage_from(row), time.monotonic())
+        self.pressure.look(instance.table.gpu)
 
     def lease_drop(self, connection: Connection, message: Message) -> None:
         """The loader gives up; somebody else may load these pages."""

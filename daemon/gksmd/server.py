@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from gksmd.accounts import Accounts
 from gksmd.config import Config
 from gksmd.connection import Connection
 from gksmd.core import Decide
@@ -30,6 +31,7 @@ from gksmd.lookups import Lookups
 from gksmd.model import Container, Identity, QuotaUse, Sharing, State
 from gksmd.pages import Pages
 from gksmd.peers import Peers
+from gksmd.pressure import Pressure, none_warm
 from gksmd.protocol import WELCOME, clip, encode, lib
 from gksmd.publications import Publications
 from gksmd.quota import Quotas
@@ -80,6 +82,7 @@ class Server:
             self._segments,
             self._lookups,
             publications,
+            Pressure(Accounts(config.memory), self.state.counters, none_warm),
         )
         self._peers = Peers(
             self.state,

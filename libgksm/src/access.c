@@ -13,9 +13,11 @@
 #include "marks.h"
 #include "privatize.h"
 #include "report.h"
+#include "shortage.h"
 #include "streams.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
+#define SHORTAGE_MS 1000  /* for warm pages to make room */
 #define SPANS_COMPARED 16 /* calls with more keep the old bytes of what they write */
 
 struct walk {
@@ -99,6 +101,8 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	} else {
 		how.mover = &engine->write;
 		error = gksm_privatize(gpu, page, from, &how);
+		if (error == -ENOMEM)
+			error = gksm_shortage_privatize(gpu, page, from, &how, SHORTAGE_MS);
 		gksm_engine_leave(engine);
 	}
 	gksm_mutex_unlock(&engine->write_lock);
@@ -161,6 +165,8 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *wa
 			if (!gksm_page_take(gpu, page, state))
 				continue;
 			error = make_private(gpu, page, state, walk, whole && walk->discard);
+			if (error == -EAGAIN) /* somebody else was quicker */
+				continue;
 			break;
 		case GKSM_WAIT_IT:
 			again = marks_dropped(walk);

@@ -28,6 +28,16 @@ static void on_down(void *user)
 	(void)user;
 }
 
+static void memory_pressure(struct gksm *process, const struct gksm_control *control)
+{
+	struct gksm_gpu *gpu = control->gpu < GKSM_GPUS_MAX
+				       ? atomic_load(&process->gpus[control->gpu])
+				       : NULL;
+
+	if (gpu)
+		gksm_cow_pressure(gpu, control->level != GKSM_PRESSURE_NONE, control->pages);
+}
+
 static void on_control(void *user, const struct gksm_control *control)
 {
 	struct gksm *process = user;
@@ -48,6 +58,9 @@ static void on_control(void *user, const struct gksm_control *control)
 			if (gpu)
 				gksm_cow_unshare(gpu);
 		}
+		break;
+	case GKSM_CONTROL_PRESSURE:
+		memory_pressure(process, control);
 		break;
 	default: /* a newer gksmd's: what it means is not known here */
 		break;

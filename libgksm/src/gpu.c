@@ -180,6 +180,7 @@ void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)
 		in_state[GKSM_PAGE_PRIVATE] + in_state[GKSM_PAGE_RELOAD] + in_state[GKSM_PAGE_BUSY];
 	usage.shared_pages = in_state[GKSM_PAGE_SHARED];
 	usage.spare_pages = atomic_load(&counters->spare_pages);
+	usage.foreign_bytes = gksm_foreign_bytes(gpu, false);
 	usage.cow_events = atomic_load(&counters->cow_events);
 	usage.cow_ns_total = atomic_load(&counters->cow_ns_total);
 	usage.cow_ns_max = atomic_load(&counters->cow_ns_max);

@@ -18,6 +18,7 @@
 #include "page.h"
 #include "process.h"
 #include "sync.h"
+#include "view.h"
 
 struct gksm_cow;
 struct gksm_engine;
@@ -73,6 +74,7 @@ struct gksm_gpu {
 	struct gksm_allocation *allocations;
 	uint32_t allocation_slots;
 	_Atomic uint64_t freed_ns; /* when pages were last given back */
+	_Atomic uint64_t left_ns;  /* when some of them were shared: gksmd lets go of those */
 
 	struct gksm_mutex engines_lock;
 	_Atomic(struct gksm_engine *) engines; /* one for each context; never unlinked */
@@ -81,6 +83,13 @@ struct gksm_gpu {
 	struct gksm_mark *marks;      /* copy-engine reads whose event has not fired yet */
 
 	struct gksm_counters counters;
+
+	/* What gksmd said last with CONTROL_PRESSURE. */
+	_Atomic bool memory_short;
+	_Atomic uint64_t back_pages;   /* unbacked pages to back early, as many as are left */
+	_Atomic uint64_t no_relief_ns; /* when gksmd last had no warm pages to give up */
+
+	struct gksm_view view; /* what cuMemGetInfo answers from */
 };
 
 /* The GPU whose arena holds the address, or NULL. *page: its index there. */

@@ -28,6 +28,7 @@ struct gksm_link_events {
 	/* connected (or back): WELCOME is in, GPUs of before are open again */
 	void (*up)(void *user, const struct gksm_welcome *welcome);
 	void (*down)(void *user);
+	/* control->gpu is the caller's index, or UINT32_MAX: one that it never opened */
 	void (*control)(void *user, const struct gksm_control *control);
 	/* the reply to a GPU_OPEN made again after a reconnect */
 	void (*gpu_opened)(void *user, unsigned gpu, const struct gksm_gpu_opened *opened);
@@ -52,7 +53,17 @@ bool gksm_link_is_up(const struct gksm_link *link);
 int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_gpu_open *open,
 		       struct gksm_gpu_opened *opened);
 
-int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes);
+/* pages 0: nothing is promised, only *committed is asked for (it may be NULL; zeroes where
+ * gksmd refuses or says nothing). */
+int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes,
+		     struct gksm_committed *committed);
+
+/* Asks gksmd to give up warm pages. *freed: how many bytes it did; they are free as soon as
+ * the vault has closed them. The one request that the COW thread may make while a fault
+ * is held, when it has no memory left. */
+int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
+		      uint64_t *freed);
+
 void gksm_link_usage(struct gksm_link *link, unsigned gpu, const struct gksm_usage *usage);
 
 /* A result with its descriptor: fd is >= 0 for a HIT and belongs to the caller. */

@@ -136,6 +136,12 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 		gksm_received_head(received, request->opened, sizeof(*request->opened));
 		gpu_is_open(&link->gpus[request->gpu], request->opened);
 		break;
+	case GKSM_COMMIT:
+		gksm_received_head(received, request->committed, sizeof(*request->committed));
+		break;
+	case GKSM_RECLAIM:
+		gksm_received_head(received, request->reclaimed, sizeof(*request->reclaimed));
+		break;
 	}
 	if (result || more)
 		return result;
@@ -265,6 +271,19 @@ static bool reopened(struct gksm_link *link, struct gksm_received *received)
 	return gpu < LINK_GPUS;
 }
 
+/* The caller's index of a GPU that the wire knows by that number. */
+static unsigned index_of(struct gksm_link *link, uint32_t wire)
+{
+	unsigned gpu;
+
+	gksm_mutex_lock(&link->lock);
+	for (gpu = 0; gpu < LINK_GPUS; gpu++)
+		if (link->gpus[gpu].open && link->gpus[gpu].wire == wire)
+			break;
+	gksm_mutex_unlock(&link->lock);
+	return gpu < LINK_GPUS ? gpu : UINT32_MAX;
+}
+
 static int control(struct gksm_link *link, struct gksm_received *received)
 {
 	struct gksm_control order;
@@ -273,6 +292,7 @@ static int control(struct gksm_link *link, struct gksm_received *received)
 		return -EPROTO;
 	gksm_received_head(received, &order, sizeof(order));
 	order.reason[sizeof(order.reason) - 1] = '\0';
+	order.gpu = index_of(link, order.gpu);
 	link->events->control(link->user, &order);
 	return 0;
 }

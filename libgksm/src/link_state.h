@@ -69,6 +69,8 @@ struct gksm_request {
 	struct gksm_publish_result *results;
 	struct gksm_segment *segment;
 	struct gksm_gpu_opened *opened;
+	struct gksm_committed *committed;
+	struct gksm_reclaimed *reclaimed;
 	int fd; /* of a segment; -1 */
 	uint64_t connection;
 };

@@ -3,7 +3,9 @@
 #include "gpu.h"
 #include "load_commit.h"
 #include "map.h"
+#include "shortage.h"
 
+#define SHORTAGE_MS 1000 /* for warm pages to make room */
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
 
 void gksm_load_fill(struct gksm_load *load, struct gksm_load_page **chosen, size_t count,
@@ -19,7 +21,8 @@ void gksm_load_fill(struct gksm_load *load, struct gksm_load_page **chosen, size
 		CUdeviceptr scratch = gksm_mover_scratch(mover, (unsigned)i);
 
 		handles[i] = 0;
-		if (gksm_handle_create(gpu, &handles[i])) {
+		if (gksm_handle_create(gpu, &handles[i]) &&
+		    gksm_shortage_create(gpu, SHORTAGE_MS, &handles[i])) {
 			handles[i] = 0;
 			continue;
 		}

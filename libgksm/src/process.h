@@ -11,6 +11,7 @@
 
 #include "cuda_abi.h"
 #include "driver.h"
+#include "foreign.h"
 #include "gksm/protocol.h"
 #include "sync.h"
 
@@ -56,6 +57,7 @@ struct gksm {
 	_Atomic bool ipc_reported;
 	struct gksm_exports *exports;	  /* of interpose/export.c, made at first use */
 	struct gksm_functions *functions; /* of interpose/functions.c, made at first use */
+	struct gksm_foreign foreign;	  /* memory that is the driver's own */
 };
 
 /*

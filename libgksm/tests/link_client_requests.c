@@ -75,7 +75,7 @@ void do_commit(void)
 {
 	unsigned gpu = (unsigned)number();
 
-	printf("%d\n", gksm_link_commit(client.link, gpu, number(), 1u << 30));
+	printf("%d\n", gksm_link_commit(client.link, gpu, number(), 1u << 30, NULL));
 }
 
 void do_lookup(void)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import tomli
-from gksmd.config import Config, ConfigError, Size, Vault, listen_address, load_config
+from gksmd.config import Config, ConfigError, Portion, Size, Vault, listen_address, load_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,9 +74,13 @@ def test_run_dir_of_the_command_line_wins_and_takes_the_state_along(tmp_path: Pa
         ('[load]\nload_wait_ms = "1"', "load.load_wait_ms", "default"),
         ("[load]\nload_wait_ms = 0", "load.load_wait_ms", ">= 1"),
         ("[load]\nload_wait_ms = 1.5", "load.load_wait_ms", "int"),
-        ("[memory]\nreserve_bytes = true", "memory.reserve_bytes", "64M"),
-        ("[memory]\nreserve_bytes = -1", "memory.reserve_bytes", "64M"),
-        ('[memory]\nreserve_bytes = "12X"', "memory.reserve_bytes", "64M"),
+        ("[memory]\nhost_copy_bytes = true", "memory.host_copy_bytes", "64M"),
+        ("[memory]\nhost_copy_bytes = -1", "memory.host_copy_bytes", "64M"),
+        ('[memory]\nhost_copy_bytes = "12X"', "memory.host_copy_bytes", "64M"),
+        ("[memory]\nreserve = true", "memory.reserve", "2%"),
+        ('[memory]\nreserve = "101%"', "memory.reserve", "2%"),
+        ('[memory]\nlow_water = "half"', "memory.low_water", "2%"),
+        ('[memory]\nadmission = "lax"', "memory.admission", "strict"),
         ('[guard]\ndefault = "maybe"', "guard.default", "optimistic"),
         ("[guard]\nstall_budget_ms = 1001", "guard.stall_budget_ms", "<= 1000"),
         ("[bare]\nuids = [-1]", "bare.uids", ">= 0"),
@@ -153,6 +157,13 @@ def test_units_are_powers_of_1024(count: int, unit: str) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="size"):
         Size.parse(text)
+
+
+def test_a_portion_is_a_size_or_a_part_of_each_gpu() -> None:
+    assert Portion.parse("2%").of(1000) == 20
+    assert Portion.parse("0.5 %").of(1000) == 5
+    assert Portion.parse("1K").of(1 << 20) == Portion.parse(1024).of(1 << 20) == 1024
+    assert Portion.parse("1G").of(1 << 20) == 1 << 20
 
 
 def test_listen_addresses_of_both_families_are_understood() -> None:

@@ -67,7 +67,7 @@ enum gksm_message {
 	GKSM_GPU_OPEN = 3,	/* c->d  gpu_open -> GPU_OPENED */
 	GKSM_GPU_OPENED = 4,	/* d->c  gpu_opened */
 	GKSM_COMMIT = 5,	/* c->d  commit -> COMMITTED */
-	GKSM_COMMITTED = 6,	/* d->c  status 0, or -ENOMEM: the promise cannot be kept */
+	GKSM_COMMITTED = 6,	/* d->c  committed; -ENOMEM: the promise cannot be kept */
 	GKSM_USAGE = 7,		/* c->d  usage; one-way */
 	GKSM_LOOKUP = 8,	/* c->d  lookup, lookup_entry -> LOOKED_UP (1 or more packets) */
 	GKSM_LOOKED_UP = 9,	/* d->c  -, lookup_result; fds in the order of the hits */
@@ -85,6 +85,8 @@ enum gksm_message {
 	GKSM_ANNOUNCED = 21,	/* d->c  -, announce_result */
 	GKSM_REPORT = 22,	/* c->d  report, text bytes (entry_bytes 1); one-way */
 	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
+	GKSM_RECLAIM = 24,	/* c->d  reclaim -> RECLAIMED */
+	GKSM_RECLAIMED = 25,	/* d->c  reclaimed */
 
 	/* gksmd <-> gksm-vault. Head of requests: vault_ref. */
 	GKSM_VAULT_PUT = 64, /* vault_item entries; one fd each -> VAULT_OK */
@@ -167,14 +169,32 @@ enum gksm_detach_reason {
 
 /*
  * The bytes of unbacked pages are promised, not taken. free_bytes is what the
- * driver reports to the caller now; it is used for this answer only, so a lie
- * over-promises the liar alone.
+ * driver reports to the caller now. No other instance's promise is judged by it, so a lie
+ * over-promises the liar alone; that memory is short may be concluded from it.
  */
 struct gksm_commit {
 	uint32_t gpu;
 	uint32_t reserved;
 	uint64_t pages; /* to promise on top of what is promised already */
 	uint64_t free_bytes;
+};
+
+/* With pages 0 in COMMIT this is all that is asked for. A gksmd that does not know it
+ * leaves it out. */
+struct gksm_committed {
+	uint64_t held_bytes; /* of free_bytes: promised to others, or reserved for copies on write
+			      */
+};
+
+/* Warm pages are to be given up: the caller is short of memory now. */
+struct gksm_reclaim {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+struct gksm_reclaimed {
+	uint64_t bytes; /* given up; they are free as soon as the vault has closed them */
 };
 
 /* Absolute counts of the instance on one GPU: sent after changes, at most every 100 ms. */
@@ -206,7 +226,8 @@ enum gksm_unshared {
 	GKSM_UNSHARED_REFUSED = 4,  /* gksmd said no: off, quota, or kind not shared */
 	GKSM_UNSHARED_DAEMON = 5,   /* gksmd was not reachable */
 	GKSM_UNSHARED_PINNED = 6,   /* handed out of the process, or part of a graph */
-	GKSM_UNSHARED_COLLISION = 7 /* same hash, other bytes */
+	GKSM_UNSHARED_COLLISION = 7, /* same hash, other bytes */
+	GKSM_UNSHARED_PRESSURE = 8   /* memory was short: taken before it was used */
 };
 
 struct gksm_lookup {
@@ -309,13 +330,23 @@ struct gksm_report {
 enum gksm_control_action {
 	GKSM_CONTROL_PAUSE = 1, /* no new attaches or publications */
 	GKSM_CONTROL_RESUME = 2,
-	GKSM_CONTROL_UNSHARE = 3 /* PAUSE, and detach as far as memory allows */
+	GKSM_CONTROL_UNSHARE = 3, /* PAUSE, and detach as far as memory allows */
+	GKSM_CONTROL_PRESSURE = 5 /* level, gpu, pages; changes nothing about sharing */
+};
+
+enum gksm_pressure_level {
+	GKSM_PRESSURE_NONE = 0, /* there is memory enough again */
+	GKSM_PRESSURE_LOW = 1	/* keep as few spares as will do; back `pages` more of what was
+				   promised while there is something to back them with */
 };
 
 struct gksm_control {
 	uint32_t action; /* enum gksm_control_action */
-	uint32_t reserved;
+	uint32_t level;	 /* PRESSURE: enum gksm_pressure_level */
 	char reason[128];
+	uint32_t gpu; /* PRESSURE: as GPU_OPENED numbered it */
+	uint32_t reserved;
+	uint64_t pages; /* PRESSURE: unbacked pages */
 };
 
 enum gksm_vault_class { GKSM_VAULT_PAGE = 1, GKSM_VAULT_SEGMENT = 2 };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Allocation and release. Large linear memory comes from the arena; pitched, managed,
- * stream-ordered and host memory is the driver's, and its entry points are not
- * wrapped unless they make other threads wait (outside.h).
+ * stream-ordered and host memory is the driver's. Of that, what lies on a GPU is counted
+ * (foreign.c), and calls that make other threads wait are kept outside (outside.h).
  */
 #include "alloc.h"
 
+#include "interpose/foreign.h"
 #include "interpose/outside.h"
 #include "streams.h"
 #include "wrap.h"
@@ -39,7 +40,10 @@ GKSM_WRAP(cuMemAlloc_v2)(CUdeviceptr *address, size_t bytes)
 
 	if (process && address && alloc(process, address, bytes, &result))
 		return result;
-	return GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	result = GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_made(process, *address, bytes);
+	return result;
 }
 
 GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
@@ -52,7 +56,10 @@ GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
 			return result;
 		gksm_wait_outside(process, -1);
 	}
-	return GKSM_REAL(cuMemFree_v2)(address);
+	result = GKSM_REAL(cuMemFree_v2)(address);
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_ended(process, address);
+	return result;
 }
 
 /* Addresses of 32 bits: never an arena's. */

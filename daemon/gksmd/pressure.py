@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory getting short on a GPU: seen early, and told to those who can do something.
+
+Below the low-water mark warm pages go first. If that is not enough, every instance is
+told: it backs what it was promised strictly while there is something to back it with,
+so that nobody else's copies on write eat it, and keeps few spares. A quarter above the
+mark it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gksmd.accounts import Accounts
+from gksmd.model import Counters, Gpu, Instance
+from gksmd.protocol import CONTROL, clip, encode, lib
+from gksmd.snapshot import format_uuid
+
+LOG = logging.getLogger("gksmd.pressure")
+
+# Gives back so many bytes of warm pages of a GPU if it can; returns how many it did.
+Reclaim = Callable[[Gpu, int], int]
+
+
+def none_warm(_gpu: Gpu, _bytes: int) -> int:
+    """For a gksmd that keeps no warm pages: there is nothing to give back."""
+    return 0
+
+
+@dataclass(slots=True)
+class Pressure:
+    """Watches headroom; called whenever it may have changed."""
+
+    accounts: Accounts
+    counters: Counters
+    reclaim: Reclaim
+
+    def look(self, gpu: Gpu) -> None:
+        """Tell the GPU's instances if memory has become short, or is not any more."""
+        headroom = self.accounts.headroom(gpu)
+        if headroom is None:
+            return
+        low = self.accounts.low_water_bytes(gpu)
+        enough = low + low // 4
+        if gpu.short:
+            if headroom >= enough or not gpu.instances:
+                gpu.short = False
+                LOG.info("GPU %s: memory is not short any more", format_uuid(gpu.uuid))
+                self._tell_all(gpu)
+        elif headroom < low and gpu.instances:
+            if headroom + self.reclaim(gpu, enough - headroom) >= low:
+                return
+            gpu.short = True
+            self.counters.pressures += 1
+            LOG.info("GPU %s: memory is short", format_uuid(gpu.uuid))
+            self._tell_all(gpu)
+
+    def joined(self, instance: Instance) -> None:
+        """An instance has (again) opened the GPU: it learns how things are."""
+        if instance.table.gpu.short:
+            self._tell(instance, self.accounts.strict_pages(instance))
+
+    def promised(self, instance: Instance, strict_before: int) -> None:
+        """A promise was given; while memory is short it is to be backed at once."""
+        if instance.table.gpu.short:
+            more = self.accounts.strict_pages(instance) - strict_before
+            if more > 0:
+                self._tell(instance, more)
+
+    def _tell_all(self, gpu: Gpu) -> None:
+        for instance in gpu.instances:
+            self._tell(instance, self.accounts.strict_pages(instance))
+
+    def _tell(self, instance: Instance, pages: int) -> None:
+        connection = instance.process.connection
+        if connection is None or not instance.guard or instance not in connection.gpus:
+            return
+        short = instance.table.gpu.short
+        control = CONTROL.build(
+            action=lib.GKSM_CONTROL_PRESSURE,
+            level=lib.GKSM_PRESSURE_LOW if short else lib.GKSM_PRESSURE_NONE,
+            reason=clip("GPU memory is short" if short else "", 128),
+            gpu=instance.number,
+            pages=pages if short else 0,
+        )
+        connection.endpoint.send(encode(lib.GKSM_CONTROL, head=control))

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that stays the driver's own: pitched, stream-ordered, and handles of the VMM
+ * interface. The driver serves every one of these calls; they are only counted.
+ */
+#include "interpose/foreign.h"
+
+#include "gpu.h"
+#include "streams.h"
+#include "wrap.h"
+
+static void tell(struct gksm *process, CUdevice device)
+{
+	struct gksm_gpu *gpu = device >= 0 && device < GKSM_GPUS_MAX
+				       ? atomic_load(&process->gpus[device])
+				       : NULL;
+
+	if (gpu) {
+		gksm_view_active(gpu);
+		gksm_gpu_report_usage(gpu);
+	}
+}
+
+static void tell_current(struct gksm *process)
+{
+	CUdevice device;
+
+	if (GKSM_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+		tell(process, device);
+}
+
+void gksm_foreign_made(struct gksm *process, CUdeviceptr address, uint64_t bytes)
+{
+	CUcontext context = NULL;
+	CUdevice device;
+
+	if (GKSM_REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS ||
+	    GKSM_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+		return;
+	gksm_foreign_add(process, address, bytes, device, context);
+	tell(process, device);
+}
+
+void gksm_foreign_ended(struct gksm *process, CUdeviceptr address)
+{
+	gksm_foreign_drop(process, address);
+	tell_current(process);
+}
+
+GKSM_WRAP(cuMemAllocPitch_v2)(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
+			      unsigned int element_bytes)
+{
+	CUresult result =
+		GKSM_REAL(cuMemAllocPitch_v2)(address, pitch, width, height, element_bytes);
+	struct gksm *process = gksm_process();
+
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_made(process, *address, (uint64_t)*pitch * height);
+	return result;
+}
+
+/* How much a pool keeps for itself is the driver's business, so it is asked. What is freed
+ * in stream order is seen at the next such call, or when free memory is asked for. */
+static CUresult pooled(CUresult result, CUmemoryPool pool)
+{
+	struct gksm *process = gksm_process();
+	struct gksm_relaxed relaxed;
+
+	if (process && result == CUDA_SUCCESS) {
+		gksm_relaxed_enter(process, &relaxed);
+		gksm_foreign_pool_used(process, pool);
+		gksm_relaxed_leave(&relaxed);
+		tell_current(process);
+	}
+	return result;
+}
+
+GKSM_WRAP(cuMemAllocAsync)(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	return pooled(GKSM_REAL(cuMemAllocAsync)(address, bytes, stream), NULL);
+}
+
+GKSM_WRAP(cuMemAllocAsync_ptsz)(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	return pooled(GKSM_REAL(cuMemAllocAsync_ptsz)(address, bytes, stream), NULL);
+}
+
+GKSM_WRAP(cuMemAllocFromPoolAsync)(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+				   CUstream stream)
+{
+	return pooled(GKSM_REAL(cuMemAllocFromPoolAsync)(address, bytes, pool, stream), pool);
+}
+
+GKSM_WRAP(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+					CUstream stream)
+{
+	return pooled(GKSM_REAL(cuMemAllocFromPoolAsync_ptsz)(address, bytes, pool, stream), pool);
+}
+
+GKSM_WRAP(cuMemPoolTrimTo)(CUmemoryPool pool, size_t bytes_to_keep)
+{
+	return pooled(GKSM_REAL(cuMemPoolTrimTo)(pool, bytes_to_keep), pool);
+}
+
+GKSM_WRAP(cuMemPoolDestroy)(CUmemoryPool pool)
+{
+	CUresult result = GKSM_REAL(cuMemPoolDestroy)(pool);
+	struct gksm *process = gksm_process();
+
+	if (process && result == CUDA_SUCCESS) {
+		gksm_foreign_pool_gone(process, pool);
+		tell_current(process);
+	}
+	return result;
+}
+
+GKSM_WRAP(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t bytes,
+		       const CUmemAllocationProp *properties, unsigned long long flags)
+{
+	CUresult result = GKSM_REAL(cuMemCreate)(handle, bytes, properties, flags);
+	struct gksm *process = gksm_process();
+
+	if (process && result == CUDA_SUCCESS &&
+	    properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+		gksm_foreign_add(process, *handle, bytes, properties->location.id, NULL);
+		tell(process, properties->location.id);
+	}
+	return result;
+}
+
+GKSM_WRAP(cuMemRelease)(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = GKSM_REAL(cuMemRelease)(handle);
+	struct gksm *process = gksm_process();
+
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_ended(process, handle);
+	return result;
+}
