@@ -80,15 +80,17 @@ class Accounts:
             return None
         return free - self.reserve_bytes(gpu) - self.strict_bytes(gpu)
 
-    def held_bytes(self, instance: Instance, free: int) -> int:
+    def held_bytes(self, instance: Instance, free: int, ahead: int = 0) -> int:
         """Of ``free``, as its driver says now, what is not for this instance to have.
 
         What others have been backing since they last reported is gone from ``free``
-        already, and is not held a second time.
+        already, and is not held a second time. ``ahead`` is what it has itself taken
+        since its own last report.
         """
         gpu = instance.table.gpu
         promised = self.strict_bytes(gpu, without=instance)
-        return self.reserve_bytes(gpu) + max(promised - unreported_bytes(gpu, free), 0)
+        backed = max(unreported_bytes(gpu, free) - ahead, 0)
+        return self.reserve_bytes(gpu) + max(promised - backed, 0)
 
 
 def debt_bytes(table: GpuTable) -> int:
@@ -102,9 +104,9 @@ def commit_bytes(table: GpuTable) -> int:
     return PAGE_BYTES * sum(min(i.claimed_pages, limit) for i in table.instances)
 
 
-def note_free(gpu: Gpu, free: int, now: float) -> None:
-    """Keep what the driver told an instance just now."""
-    figure = FreeFigure(min(free, gpu.total_bytes), gpu.used_bytes, now)
+def note_free(gpu: Gpu, free: int, now: float, ahead: int = 0) -> None:
+    """Keep what the driver told an instance just now; ``ahead`` as in ``held_bytes``."""
+    figure = FreeFigure(min(free, gpu.total_bytes), gpu.used_bytes + ahead, now)
     gpu.newest_free = figure
     if gpu.settled_free is None or now - gpu.settled_free.at > SETTLED_S:
         gpu.settled_free = figure

@@ -29,6 +29,8 @@ from gksmd.protocol import (
     PUBLISH,
     PUBLISH_ENTRY,
     PUBLISH_RESULT,
+    RECLAIM,
+    RECLAIMED,
     REPORT,
     SEGMENT,
     SEGMENT_GET,
@@ -155,6 +157,11 @@ class Client:
         """How much of what is free gksmd keeps for others."""
         head = COMMIT.build(gpu=gpu, free_bytes=free_bytes)
         return int(COMMITTED.read(self.ask(lib.GKSM_COMMIT, head=head).head).held_bytes)
+
+    def reclaim(self, count: int, gpu: int = 0) -> int:
+        """Ask for so many bytes of warm pages to be given up; how many were."""
+        reply = self.ask(lib.GKSM_RECLAIM, head=RECLAIM.build(gpu=gpu, bytes=count))
+        return int(RECLAIMED.read(reply.head).bytes)
 
     def usage(self, gpu: int = 0, **counts: int) -> None:
         """Report absolute counts."""

@@ -102,9 +102,7 @@ class Control:
         self._get_status = Paced(lambda: snapshot.status(state, policy.domains, accounts))
         self._get_processes = Paced(lambda: snapshot.processes(state))
         self._get_pages = Paced(lambda: snapshot.pages(state))
-        self._get_domains = Paced(
-            lambda: snapshot.domain_details(state, policy.domains, accounts)
-        )
+        self._get_domains = Paced(lambda: snapshot.domain_details(state, policy.domains, accounts))
         self._metrics = metrics.Exporter(config.metrics.listen, state, accounts)
 
     async def start(self) -> None:

@@ -225,6 +225,7 @@ class Instance:
     usage: Usage = field(default_factory=Usage)
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
     published_pages: int = 0  # so many that it loaded were not there to attach
+    strict_told: int = 0  # while memory is short: what it was last told to take, less that taken
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
@@ -241,6 +242,12 @@ class Instance:
     def promised_pages(self) -> int:
         """The same, and never more than the GPU has."""
         return min(self.claimed_pages, self.table.gpu.total_bytes // PAGE_BYTES)
+
+    @property
+    def used_bytes(self) -> int:
+        """Physical memory of its own, as it reported last."""
+        private = self.usage.private_pages + self.usage.spare_pages
+        return private * PAGE_BYTES + self.usage.foreign_bytes
 
     @property
     def proportional_bytes(self) -> int:
@@ -345,11 +352,7 @@ class Gpu:
 
         The daemon has no CUDA context of its own to ask.
         """
-        reported = sum(
-            (instance.usage.private_pages + instance.usage.spare_pages) * PAGE_BYTES
-            + instance.usage.foreign_bytes
-            for instance in self.instances
-        )
+        reported = sum(instance.used_bytes for instance in self.instances)
         return reported + sum(len(table.by_id) for table in self.tables.values()) * PAGE_BYTES
 
     @property

@@ -44,34 +44,35 @@ class Pressure:
             return
         low = self.accounts.low_water_bytes(gpu)
         enough = low + low // 4
-        if gpu.short:
-            if headroom >= enough or not gpu.instances:
-                gpu.short = False
-                LOG.info("GPU %s: memory is not short any more", format_uuid(gpu.uuid))
-                self._tell_all(gpu)
+        if gpu.short and (headroom >= enough or not gpu.instances):
+            gpu.short = False
+            LOG.info("GPU %s: memory is not short any more", format_uuid(gpu.uuid))
+            for instance in gpu.instances:
+                self._tell(instance, 0)
+        elif gpu.short:
+            for instance in gpu.instances:
+                self._keep_told(instance)
         elif headroom < low and gpu.instances:
             if headroom + self.reclaim(gpu, enough - headroom) >= low:
                 return
             gpu.short = True
             self.counters.pressures += 1
             LOG.info("GPU %s: memory is short", format_uuid(gpu.uuid))
-            self._tell_all(gpu)
+            for instance in gpu.instances:
+                self.joined(instance)
 
     def joined(self, instance: Instance) -> None:
-        """An instance has (again) opened the GPU: it learns how things are."""
+        """Memory has become short, or an instance has (again) opened the GPU meanwhile."""
         if instance.table.gpu.short:
-            self._tell(instance, self.accounts.strict_pages(instance))
+            instance.strict_told = self.accounts.strict_pages(instance)
+            self._tell(instance, instance.strict_told)
 
-    def promised(self, instance: Instance, strict_before: int) -> None:
-        """A promise was given; while memory is short it is to be backed at once."""
-        if instance.table.gpu.short:
-            more = self.accounts.strict_pages(instance) - strict_before
-            if more > 0:
-                self._tell(instance, more)
-
-    def _tell_all(self, gpu: Gpu) -> None:
-        for instance in gpu.instances:
-            self._tell(instance, self.accounts.strict_pages(instance))
+    def _keep_told(self, instance: Instance) -> None:
+        """More may be promised, and what covered a promise may go, while memory is short."""
+        strict = self.accounts.strict_pages(instance)
+        more, instance.strict_told = strict - instance.strict_told, strict
+        if more > 0:
+            self._tell(instance, more)
 
     def _tell(self, instance: Instance, pages: int) -> None:
         connection = instance.process.connection

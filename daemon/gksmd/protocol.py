@@ -23,7 +23,7 @@ import cffi
 from gksmd.cdef import preprocess
 
 # Sizes at GKSM_PROTOCOL_MIN of structs that have grown since: what a peer may send.
-FIRST_SIZES: dict[str, int] = {"committed": 0, "control": 136}
+FIRST_SIZES: dict[str, int] = {"commit": 24, "committed": 0, "control": 136}
 
 _FORMATS = {
     "char": "s",

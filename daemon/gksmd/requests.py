@@ -156,13 +156,13 @@ class Requests:
         instance = connection.instance(head.gpu)
         gpu, accounts, now = instance.table.gpu, self.pressure.accounts, time.monotonic()
         free = min(head.free_bytes, gpu.total_bytes)
-        held = accounts.held_bytes(instance, free)
+        ahead = max(head.used_bytes - instance.used_bytes, 0)
+        held = accounts.held_bytes(instance, free, ahead)
         if free or head.pages:
-            note_free(gpu, free, now)
+            note_free(gpu, free, now, ahead)
         lacking = lacking_bytes(instance, head.pages, free, accounts)
         if lacking:
             free += self.pressure.reclaim(gpu, lacking)
-        strict_before = accounts.strict_pages(instance)
         kept = promise(instance, head.pages, free, accounts, now)
         self.state.counters.commits_refused += not kept
         reply(
@@ -172,7 +172,6 @@ class Requests:
             status=0 if kept else -errno.ENOMEM,
             head=COMMITTED.build(held_bytes=held),
         )
-        self.pressure.promised(instance, strict_before)
         self.pressure.look(gpu)
 
     def reclaim(self, connection: Connection, message: Message) -> None:
@@ -248,6 +247,8 @@ class Requests:
         declined = head.reason == lib.GKSM_DETACH_DECLINED
         for page_id, *_ in PAGE_ENTRY.rows(message):
             self.pages.detached(instance, page_id, declined)
+        if instance.table.gpu.short:
+            self.pressure.look(instance.table.gpu)  # a promise may not be covered any more
 
     def announce(self, connection: Connection, message: Message) -> None:
         """Pages that are mapped since before this connection."""

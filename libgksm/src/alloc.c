@@ -229,7 +229,7 @@ static int ask_promise(struct gksm_gpu *gpu, uint64_t pages)
 		return -ENOTCONN;
 	if (gpu->process->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes))
 		return -EIO;
-	return gksm_link_commit(gpu->process->link, (unsigned)gpu->device, pages, free_bytes, NULL);
+	return gksm_gpu_commit(gpu, pages, free_bytes, NULL);
 }
 
 /*

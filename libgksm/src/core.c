@@ -30,9 +30,8 @@ static void on_down(void *user)
 
 static void memory_pressure(struct gksm *process, const struct gksm_control *control)
 {
-	struct gksm_gpu *gpu = control->gpu < GKSM_GPUS_MAX
-				       ? atomic_load(&process->gpus[control->gpu])
-				       : NULL;
+	struct gksm_gpu *gpu =
+		control->gpu < GKSM_GPUS_MAX ? atomic_load(&process->gpus[control->gpu]) : NULL;
 
 	if (gpu)
 		gksm_cow_pressure(gpu, control->level != GKSM_PRESSURE_NONE, control->pages);

@@ -203,6 +203,17 @@ void gksm_gpu_report_usage(struct gksm_gpu *gpu)
 	gksm_link_usage(gpu->process->link, (unsigned)gpu->device, &usage);
 }
 
+int gksm_gpu_commit(struct gksm_gpu *gpu, uint64_t pages, uint64_t free_bytes,
+		    struct gksm_committed *committed)
+{
+	struct gksm_commit commit = {.pages = pages, .free_bytes = free_bytes};
+	struct gksm_usage usage;
+
+	gksm_gpu_usage(gpu, &usage);
+	commit.used_bytes = (usage.private_pages + usage.spare_pages) * PAGE + usage.foreign_bytes;
+	return gksm_link_commit(gpu->process->link, (unsigned)gpu->device, &commit, committed);
+}
+
 static void count(struct gksm_gpu *gpu, enum gksm_page_state from, enum gksm_page_state to)
 {
 	atomic_fetch_add_explicit(&gpu->counters.in_state[to], 1, memory_order_relaxed);

@@ -112,6 +112,11 @@ bool gksm_gpu_sharing(const struct gksm_gpu *gpu);
 void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *usage);
 void gksm_gpu_report_usage(struct gksm_gpu *gpu);
 
+/* Asks gksmd for a promise of so many pages (0: none), now that the driver says so much is
+ * free. committed may be NULL. 0, -ENOMEM, or gksmd cannot be asked. */
+int gksm_gpu_commit(struct gksm_gpu *gpu, uint64_t pages, uint64_t free_bytes,
+		    struct gksm_committed *committed);
+
 /*
  * Takes the page out of `from` into BUSY, sets the guard's byte first. false: it was
  * not in `from` any more.

@@ -53,9 +53,9 @@ bool gksm_link_is_up(const struct gksm_link *link);
 int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_gpu_open *open,
 		       struct gksm_gpu_opened *opened);
 
-/* pages 0: nothing is promised, only *committed is asked for (it may be NULL; zeroes where
- * gksmd refuses or says nothing). */
-int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes,
+/* commit->gpu is filled in. pages 0: nothing is promised, only *committed is asked for (it may be
+ * NULL; zeroes where gksmd refuses or says nothing). */
+int gksm_link_commit(struct gksm_link *link, unsigned gpu, const struct gksm_commit *commit,
 		     struct gksm_committed *committed);
 
 /* Asks gksmd to give up warm pages. *freed: how many bytes it did; they are free as soon as

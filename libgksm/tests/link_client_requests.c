@@ -75,7 +75,10 @@ void do_commit(void)
 {
 	unsigned gpu = (unsigned)number();
 
-	printf("%d\n", gksm_link_commit(client.link, gpu, number(), 1u << 30, NULL));
+	struct gksm_commit commit = {.free_bytes = 1u << 30};
+
+	commit.pages = number();
+	printf("%d\n", gksm_link_commit(client.link, gpu, &commit, NULL));
 }
 
 void do_lookup(void)

@@ -177,6 +177,8 @@ struct gksm_commit {
 	uint32_t reserved;
 	uint64_t pages; /* to promise on top of what is promised already */
 	uint64_t free_bytes;
+	uint64_t used_bytes; /* private and spare pages and foreign memory, as the next USAGE will
+				say */
 };
 
 /* With pages 0 in COMMIT this is all that is asked for. A gksmd that does not know it
@@ -219,13 +221,13 @@ struct gksm_usage {
 
 /* Why a page is private: what `gksmctl explain` prints. Index of usage.unshared. */
 enum gksm_unshared {
-	GKSM_UNSHARED_KERNEL = 0,   /* first touched or written by a kernel */
-	GKSM_UNSHARED_API = 1,	    /* written by a copy, set or graph node */
-	GKSM_UNSHARED_PARTIAL = 2,  /* never completely filled from the host */
-	GKSM_UNSHARED_ORDER = 3,    /* work before the load did not finish in time */
-	GKSM_UNSHARED_REFUSED = 4,  /* gksmd said no: off, quota, or kind not shared */
-	GKSM_UNSHARED_DAEMON = 5,   /* gksmd was not reachable */
-	GKSM_UNSHARED_PINNED = 6,   /* handed out of the process, or part of a graph */
+	GKSM_UNSHARED_KERNEL = 0,    /* first touched or written by a kernel */
+	GKSM_UNSHARED_API = 1,	     /* written by a copy, set or graph node */
+	GKSM_UNSHARED_PARTIAL = 2,   /* never completely filled from the host */
+	GKSM_UNSHARED_ORDER = 3,     /* work before the load did not finish in time */
+	GKSM_UNSHARED_REFUSED = 4,   /* gksmd said no: off, quota, or kind not shared */
+	GKSM_UNSHARED_DAEMON = 5,    /* gksmd was not reachable */
+	GKSM_UNSHARED_PINNED = 6,    /* handed out of the process, or part of a graph */
 	GKSM_UNSHARED_COLLISION = 7, /* same hash, other bytes */
 	GKSM_UNSHARED_PRESSURE = 8   /* memory was short: taken before it was used */
 };

@@ -11,9 +11,8 @@
 
 static void tell(struct gksm *process, CUdevice device)
 {
-	struct gksm_gpu *gpu = device >= 0 && device < GKSM_GPUS_MAX
-				       ? atomic_load(&process->gpus[device])
-				       : NULL;
+	struct gksm_gpu *gpu =
+		device >= 0 && device < GKSM_GPUS_MAX ? atomic_load(&process->gpus[device]) : NULL;
 
 	if (gpu) {
 		gksm_view_active(gpu);
