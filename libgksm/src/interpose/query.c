@@ -288,14 +288,11 @@ GKSM_WRAP(cuMemAddressFree)(CUdeviceptr address, size_t bytes)
 /* Before the first allocation, too: what a program measures from then on starts here. */
 static struct gksm_gpu *current_gpu(struct gksm *process)
 {
-	struct gksm_relaxed relaxed;
 	struct gksm_gpu *gpu = NULL;
 	CUdevice device;
 
-	gksm_relaxed_enter(process, &relaxed);
 	if (GKSM_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
 		gpu = gksm_gpu_get(process, device);
-	gksm_relaxed_leave(&relaxed);
 	return gpu && atomic_load(&gpu->guard) != GKSM_GUARD_OFF ? gpu : NULL;
 }
 
@@ -304,12 +301,15 @@ GKSM_WRAP(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total_bytes)
 {
 	CUresult result = GKSM_REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
 	struct gksm *process = gksm_process();
+	struct gksm_relaxed relaxed;
 	struct gksm_gpu *gpu;
 
 	if (result != CUDA_SUCCESS || !process || !free_bytes || !total_bytes)
 		return result;
+	gksm_relaxed_enter(process, &relaxed);
 	gpu = current_gpu(process);
 	if (gpu)
 		*free_bytes = gksm_view_ask(gpu, *free_bytes, *total_bytes);
+	gksm_relaxed_leave(&relaxed);
 	return result;
 }
