@@ -34,7 +34,7 @@ def cover_pages(instance: Instance) -> int:
     else by now, or works on memory that is not loaded, has nothing covered any more.
     """
     published = len(instance.table.by_hash) - len(instance.mapped)
-    missed = instance.usage.private_pages + instance.published_pages
+    missed = instance.usage.private_pages + min(instance.published_pages, len(instance.mapped))
     return max(published - missed, 0)
 
 

@@ -22,8 +22,9 @@
 
 struct walk {
 	enum gksm_page_event event;
-	bool discard; /* full pages need not keep their old bytes */
-	bool pending; /* other work may touch pages this call reads */
+	bool discard;	  /* full pages need not keep their old bytes */
+	bool pending;	  /* other work may touch pages this call reads */
+	bool gate_closed; /* nobody else can launch: this is not the time to wait for memory */
 	struct gksm_mark **mark;
 };
 
@@ -101,7 +102,7 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	} else {
 		how.mover = &engine->write;
 		error = gksm_privatize(gpu, page, from, &how);
-		if (error == -ENOMEM)
+		if (error == -ENOMEM && !walk->gate_closed)
 			error = gksm_shortage_privatize(gpu, page, from, &how, SHORTAGE_MS);
 		gksm_engine_leave(engine);
 	}
@@ -248,7 +249,7 @@ static bool drained(struct gksm *process, const struct page_range *range, unsign
  */
 static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count)
 {
-	struct walk walk = {.event = GKSM_ON_API_WRITE};
+	struct walk walk = {.event = GKSM_ON_API_WRITE, .gate_closed = true};
 	bool reported = false;
 
 	for (;;) {

@@ -40,6 +40,7 @@
  *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         wait
  *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         wait
  *   UNSHARE      =         =         =         =         =         PRIVATE   wait
+ *   BACK         PRIVATE/c =         =         =         =         =         wait
  *   RELEASE      FREE      FREE      wait      FREE      wait      FREE      wait
  *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      wait
  *
@@ -55,6 +56,7 @@
  *   COPY_READ on SHARED leaves it shared and marks it copy-busy, unless other work
  *     is pending: then it is detached (DESIGN.md 5, COW).
  *   LAUNCH happens under the guards `seal` and `optimistic` only.
+ *   BACK: gksmd says that memory is short; what was promised is taken while it is there.
  *   A pinned page takes LOAD_FULL as API_WRITE; under `seal` every page takes LOAD_PART
  *     and LOAD_FULL so.
  *
@@ -75,7 +77,7 @@
 
 #define GKSM_PAGE_EVENTS(X) \
 	X(LOAD_PART) X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) \
-	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
+	X(LAUNCH) X(SEAL) X(UNSHARE) X(BACK) X(RELEASE) X(LOSE)
 
 /* clang-format on */
 

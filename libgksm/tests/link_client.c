@@ -53,7 +53,11 @@ static void on_control(void *user, const struct gksm_control *control)
 	char text[192];
 
 	(void)user;
-	snprintf(text, sizeof(text), "control:%u:%s", control->action, control->reason);
+	if (control->action == GKSM_CONTROL_PRESSURE)
+		snprintf(text, sizeof(text), "pressure:%u:%u:%llu", control->level, control->gpu,
+			 (unsigned long long)control->pages);
+	else
+		snprintf(text, sizeof(text), "control:%u:%s", control->action, control->reason);
 	note(text);
 }
 
@@ -268,6 +272,8 @@ static const struct {
 	{"events", do_events},
 	{"open", do_open},
 	{"commit", do_commit},
+	{"held", do_held},
+	{"reclaim", do_reclaim},
 	{"lookup", do_lookup},
 	{"tickets", do_tickets},
 	{"publish", do_publish},

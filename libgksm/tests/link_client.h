@@ -38,6 +38,8 @@ void do_up(void);
 void do_events(void);
 void do_open(void);
 void do_commit(void);
+void do_held(void);
+void do_reclaim(void);
 void do_lookup(void);
 void do_tickets(void);
 void do_publish(void);

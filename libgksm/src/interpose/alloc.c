@@ -55,11 +55,9 @@ GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
 		if (release(process, address, &result))
 			return result;
 		gksm_wait_outside(process, -1);
+		gksm_foreign_ends(process, address);
 	}
-	result = GKSM_REAL(cuMemFree_v2)(address);
-	if (process && result == CUDA_SUCCESS)
-		gksm_foreign_ended(process, address);
-	return result;
+	return GKSM_REAL(cuMemFree_v2)(address);
 }
 
 /* Addresses of 32 bits: never an arena's. */

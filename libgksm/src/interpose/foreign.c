@@ -40,7 +40,7 @@ void gksm_foreign_made(struct gksm *process, CUdeviceptr address, uint64_t bytes
 	tell(process, device);
 }
 
-void gksm_foreign_ended(struct gksm *process, CUdeviceptr address)
+void gksm_foreign_ends(struct gksm *process, CUdeviceptr address)
 {
 	gksm_foreign_drop(process, address);
 	tell_current(process);
@@ -103,14 +103,13 @@ GKSM_WRAP(cuMemPoolTrimTo)(CUmemoryPool pool, size_t bytes_to_keep)
 
 GKSM_WRAP(cuMemPoolDestroy)(CUmemoryPool pool)
 {
-	CUresult result = GKSM_REAL(cuMemPoolDestroy)(pool);
 	struct gksm *process = gksm_process();
 
-	if (process && result == CUDA_SUCCESS) {
+	if (process) {
 		gksm_foreign_pool_gone(process, pool);
 		tell_current(process);
 	}
-	return result;
+	return GKSM_REAL(cuMemPoolDestroy)(pool);
 }
 
 GKSM_WRAP(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -129,10 +128,9 @@ GKSM_WRAP(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 GKSM_WRAP(cuMemRelease)(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = GKSM_REAL(cuMemRelease)(handle);
 	struct gksm *process = gksm_process();
 
-	if (process && result == CUDA_SUCCESS)
-		gksm_foreign_ended(process, handle);
-	return result;
+	if (process)
+		gksm_foreign_ends(process, handle);
+	return GKSM_REAL(cuMemRelease)(handle);
 }

@@ -9,8 +9,10 @@
 
 struct gksm;
 
-/* The driver allocated that in the current context, or took it back. */
+/* The driver allocated that in the current context. */
 void gksm_foreign_made(struct gksm *process, CUdeviceptr address, uint64_t bytes);
-void gksm_foreign_ended(struct gksm *process, CUdeviceptr address);
+
+/* It is about to be freed: afterwards another thread may have got the address anew. */
+void gksm_foreign_ends(struct gksm *process, CUdeviceptr address);
 
 #endif
