@@ -95,7 +95,7 @@ class Accounts:
 
 def debt_bytes(table: GpuTable) -> int:
     """What a domain's sharers would need on top if every shared page were written."""
-    return table.pages_sharing * PAGE_BYTES
+    return PAGE_BYTES * sum(max(page.mappings - 1, 0) for page in table.by_id.values())
 
 
 def commit_bytes(table: GpuTable) -> int:

@@ -28,6 +28,7 @@ from gksmd.model import (
     Segment,
     State,
 )
+from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.pressure import Pressure
 from gksmd.protocol import (
@@ -55,6 +56,7 @@ from gksmd.protocol import (
 from gksmd.publications import Publications
 from gksmd.quota import GPUS_MAX
 from gksmd.replies import process_of, reply
+from gksmd.scanning import Scanning
 from gksmd.segments import NoSegmentError, Segments
 
 REPORT_CHARS = 512
@@ -70,6 +72,8 @@ class Requests:
     leases: Leases
     segments: Segments
     lookups: Lookups
+    offers: Offers
+    scanning: Scanning
     publications: Publications
     pressure: Pressure
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
@@ -83,6 +87,7 @@ class Requests:
             lib.GKSM_COMMIT: self.commit,
             lib.GKSM_USAGE: self.usage,
             lib.GKSM_LOOKUP: self.lookups.lookup,
+            lib.GKSM_OFFER: self.offers.offer,
             lib.GKSM_WAIT: self.lookups.wait,
             lib.GKSM_PUBLISH: self.publications.publish,
             lib.GKSM_LEASE_DROP: self.lease_drop,
@@ -149,6 +154,7 @@ class Requests:
         )
         reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
         self.pressure.joined(instance)
+        self.scanning.tell(instance)
 
     def commit(self, connection: Connection, message: Message) -> None:
         """Promise memory, or just say how much of what is free is for others."""
@@ -187,6 +193,7 @@ class Requests:
         instance = connection.instance(row[0])
         report(instance, usage_from(row), time.monotonic())
         self.pressure.look(instance.table.gpu)
+        self.scanning.reported(instance)
 
     def lease_drop(self, connection: Connection, message: Message) -> None:
         """The loader gives up; somebody else may load these pages."""

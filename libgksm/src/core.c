@@ -10,6 +10,7 @@
 #include "link.h"
 #include "process.h"
 #include "report.h"
+#include "scan.h"
 
 #ifndef GKSM_BUILD_ID
 #define GKSM_BUILD_ID "0.1.0"
@@ -32,9 +33,15 @@ static void memory_pressure(struct gksm *process, const struct gksm_control *con
 {
 	struct gksm_gpu *gpu =
 		control->gpu < GKSM_GPUS_MAX ? atomic_load(&process->gpus[control->gpu]) : NULL;
+	bool now_short = control->level != GKSM_PRESSURE_NONE;
+	bool was_short;
 
-	if (gpu)
-		gksm_cow_pressure(gpu, control->level != GKSM_PRESSURE_NONE, control->pages);
+	if (!gpu)
+		return;
+	was_short = atomic_load(&gpu->memory_short);
+	gksm_cow_pressure(gpu, now_short, control->pages);
+	if (now_short && !was_short)
+		gksm_scan_hurry(gpu);
 }
 
 static void on_control(void *user, const struct gksm_control *control)
@@ -61,6 +68,14 @@ static void on_control(void *user, const struct gksm_control *control)
 	case GKSM_CONTROL_PRESSURE:
 		memory_pressure(process, control);
 		break;
+	case GKSM_CONTROL_OFFER_AGAIN:
+		for (i = 0; i < GKSM_GPUS_MAX; i++) {
+			struct gksm_gpu *gpu = atomic_load(&process->gpus[i]);
+
+			if (gpu)
+				gksm_scan_offer_again(gpu);
+		}
+		break;
 	default: /* a newer gksmd's: what it means is not known here */
 		break;
 	}
@@ -75,6 +90,15 @@ static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_open
 		return;
 	gksm_guard_start(gpu, opened);
 	gksm_gpu_report_usage(gpu);
+}
+
+static void on_scan_terms(void *user, unsigned index, const struct gksm_scan_terms *terms)
+{
+	struct gksm *process = user;
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+
+	if (gpu)
+		gksm_scan_terms_set(gpu, terms);
 }
 
 static size_t on_announce(void *user, unsigned index, size_t *cursor,
@@ -112,6 +136,7 @@ static const struct gksm_link_events events = {
 	.down = on_down,
 	.control = on_control,
 	.gpu_opened = on_gpu_opened,
+	.scan_terms = on_scan_terms,
 	.announce = on_announce,
 };
 
@@ -120,7 +145,7 @@ static void say_hello(struct gksm *process, struct gksm_hello *hello)
 	memset(hello, 0, sizeof(*hello));
 	hello->protocol_min = GKSM_PROTOCOL_MIN;
 	hello->protocol_max = GKSM_PROTOCOL_MAX;
-	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT;
+	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_SCAN;
 	hello->guards = gksm_guards_possible(process);
 	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
 	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);
