@@ -49,10 +49,10 @@ class GpuRow(Record, frozen=True):
     used_bytes: int
     pages_shared: int
     pages_sharing: int
-    pages_zero: int
     saved_bytes: int
     warm_bytes: int
     cow_events: int
+    pages_zero: int
     free_bytes: int  # as the driver told who asked last; 0 too while nobody has
     promised_bytes: int
     reserve_bytes: int

@@ -27,8 +27,8 @@ STATUS = {
         {
             "uuid": str, "name": str, "guard": str, "total_bytes": int, "used_bytes": int,
             "pages_shared": int, "pages_sharing": int, "saved_bytes": int, "warm_bytes": int,
-            "cow_events": int, "free_bytes": int, "promised_bytes": int, "reserve_bytes": int,
-            "debt_bytes": int, "memory_short": bool,
+            "cow_events": int, "pages_zero": int, "free_bytes": int, "promised_bytes": int,
+            "reserve_bytes": int, "debt_bytes": int, "memory_short": bool,
         }
     ],
     "instances": [
