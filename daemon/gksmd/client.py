@@ -18,6 +18,7 @@ from typing import Any
 from gksmd.protocol import (
     ANNOUNCE_RESULT,
     COMMIT,
+    COMMITTED,
     CONTROL,
     GPU_OPEN,
     GPU_OPENED,
@@ -186,6 +187,11 @@ class Client:
         """Ask for memory that nobody maps to be given up; returns the bytes."""
         head = RECLAIM.build(gpu=gpu, bytes=wanted_bytes)
         return int(RECLAIMED.read(self.ask(lib.GKSM_RECLAIM, head=head).head).bytes)
+
+    def held(self, free_bytes: int, gpu: int = 0) -> int:
+        """How much of what is free gksmd keeps for others."""
+        head = COMMIT.build(gpu=gpu, free_bytes=free_bytes)
+        return int(COMMITTED.read(self.ask(lib.GKSM_COMMIT, head=head).head).held_bytes)
 
     def usage(self, gpu: int = 0, **counts: int) -> None:
         """Report absolute counts."""

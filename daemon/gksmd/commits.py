@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is promised and not taken, by the policy "strict".
+"""Promises of memory that is not taken yet, and the counts that settle them.
 
-A promise is given only if it could be kept now: what the driver says is free, less
-all that is promised on that GPU, less the reserve for copies on write.
+A promise is given if it could be kept now: what the driver says is free, less the
+reserve, less what is promised strictly to others, holds all of the caller's promises
+that nothing published can cover. A promise that was covered and turns out not to be is
+its own domain's trouble: it stands behind the strict promises of everybody else.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from gksmd.accounts import SETTLED_S, Accounts
 from gksmd.model import PAGE_BYTES, SCANS, UNSHARED_REASONS, Gpu, Instance, Usage
 
-# A USAGE this long after a promise includes it, whatever its counts are: clients send
-# one at most 100 ms after a change.
-SETTLED_S = 0.5
 COUNTS = 13  # of gksm_usage, before the array of reasons
 SCAN_COUNTS = (  # of gksm_usage, behind it
     "zero_pages",
@@ -29,20 +29,25 @@ SCAN_COUNTS = (  # of gksm_usage, behind it
 )
 
 
+def lacking_bytes(instance: Instance, pages: int, free_bytes: int, accounts: Accounts) -> int:
+    """How much more would have to be free for ``pages`` more to be promised; 0: none."""
+    gpu = instance.table.gpu
+    needed = accounts.strict_pages(instance, pages) * PAGE_BYTES
+    if not pages or not needed:
+        return 0
+    room = free_bytes - accounts.reserve_bytes(gpu) - accounts.strict_bytes(gpu, instance)
+    return max(needed - max(room, 0), 0)
+
+
 def promise(
-    instance: Instance, pages: int, free_bytes: int, reserve_bytes: int, now: float
+    instance: Instance, pages: int, free_bytes: int, accounts: Accounts, now: float
 ) -> bool:
-    """Promise ``pages`` more if the GPU has them; ``now`` in seconds, monotonic."""
-    if lacking_bytes(instance, pages, free_bytes, reserve_bytes) > 0:
+    """Promise ``pages`` more if that can be kept; ``now`` in seconds, monotonic."""
+    if lacking_bytes(instance, pages, free_bytes, accounts):
         return False
-    instance.pending_commits.append((now, pages))
+    if pages:
+        instance.pending_commits.append((now, pages))
     return True
-
-
-def lacking_bytes(instance: Instance, pages: int, free_bytes: int, reserve_bytes: int) -> int:
-    """What the GPU would have to have more of for the promise; 0 or less: nothing."""
-    promised = instance.table.gpu.promised_pages * PAGE_BYTES
-    return pages * PAGE_BYTES + promised + reserve_bytes - free_bytes
 
 
 def report(instance: Instance, usage: Usage, now: float) -> None:

@@ -30,6 +30,8 @@ CONFIG_DIR = Path("/etc/gksm")
 EXIT_CONFIG = 2
 
 GuardName = Literal["auto", "fault", "seal", "optimistic", "off"]
+AdmissionName = Literal["share-aware", "strict"]
+ShortageName = Literal["writer"]
 KindName = Literal["weights", "kv", "other"]
 SourceName = Literal[
     "uid",
@@ -110,8 +112,14 @@ class Guard(Section, frozen=True):
 class Memory(Section, frozen=True):
     """GPU and host memory that gKSM may hold itself."""
 
+    # share-aware: what is published may cover a promise too; strict: free memory alone.
+    admission: AdmissionName = "share-aware"
     # Of each GPU, never promised: what copies on write are served from at the worst.
-    reserve_bytes: Size = Size(64 << 20)
+    reserve: GpuSize = GpuSize(percent=2.0)
+    # Of each GPU: with less left that is neither promised nor reserved, memory is short.
+    low_water: GpuSize = GpuSize(percent=5.0)
+    # Whose write fails when there is no memory left to copy a shared page.
+    on_shortage: ShortageName = "writer"
     # Prepared private pages of each instance, at most.
     spare_pages: Count = 16
     # Host copies of published pages, for each domain.

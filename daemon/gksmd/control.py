@@ -21,6 +21,7 @@ import os
 import msgspec
 
 from gksmd import metrics, snapshot
+from gksmd.accounts import Accounts
 from gksmd.config import Config, ConfigError, Scan
 from gksmd.containers import Registry
 from gksmd.core import Core
@@ -107,12 +108,13 @@ class Control:
             ),
         )
         state = core.state
-        self._get_status = Paced(lambda: snapshot.status(state, policy.domains))
+        accounts = Accounts(config.memory)
+        self._get_status = Paced(lambda: snapshot.status(state, policy.domains, accounts))
         self._get_processes = Paced(lambda: snapshot.processes(state))
         self._get_pages = Paced(lambda: snapshot.pages(state))
         self._get_warm = Paced(lambda: snapshot.loads(state))
-        self._get_domains = Paced(lambda: snapshot.domain_details(state, policy.domains))
-        self._metrics = metrics.Exporter(config.metrics.listen, state)
+        self._get_domains = Paced(lambda: snapshot.domain_details(state, policy.domains, accounts))
+        self._metrics = metrics.Exporter(config.metrics.listen, state, accounts)
 
     async def start(self) -> None:
         """Restore the containers and listen. OSError if a socket cannot be made."""

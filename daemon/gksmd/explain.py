@@ -41,6 +41,11 @@ UNSHARED = (
     ("daemon", "were loaded while gksmd could not be reached", "see gksmctl doctor"),
     ("pinned", "were handed out of the process (IPC, RDMA) or belong to a graph", ""),
     ("collision", "have the hash of another page but other bytes", ""),
+    (
+        "pressure",
+        "were taken before they were used, because GPU memory was short",
+        "see gksmctl status; put fewer programs on this GPU, or lower memory.low_water",
+    ),
 )
 
 

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from gksmd.accounts import Accounts, commit_bytes, debt_bytes, free_bytes
 from gksmd.config import listen_address
 from gksmd.model import PAGE_BYTES, Counters, GpuTable, State
 from gksmd.snapshot import Paced, format_uuid, table_counts
@@ -43,6 +44,7 @@ _COUNTERS = {
     "publish_stale": "Publications refused because their lease had lapsed",
     "pages_dropped": "Published pages given up",
     "commits_refused": "Promises of memory refused",
+    "pressures": "Times that memory became short on a GPU",
     "fds_exhausted": "Requests refused for want of a file descriptor",
     "vault_reconnects": "Connections made to gksm-vault",
 }
@@ -58,9 +60,10 @@ _SCANS = {  # model.SCANS
 class StateCollector(Collector):
     """Turns the state into metric families. Used on the event loop only."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, accounts: Accounts) -> None:
         """Keeps the state, copies nothing."""
         self._state = state
+        self._accounts = accounts
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are not checked against the state when registering."""
@@ -71,6 +74,7 @@ class StateCollector(Collector):
         yield from self._daemon()
         yield from self._gpus()
         yield from self._tables()
+        yield from self._memory()
         yield from self._counters(self._state.counters)
 
     def _daemon(self) -> Iterator[Metric]:
@@ -159,6 +163,39 @@ class StateCollector(Collector):
                 leases.add_metric(label, len(table.leases))
         yield from (instances, shared, sharing, zero, saved, warm, leases)
 
+    def _memory(self) -> Iterator[Metric]:
+        free = GaugeMetricFamily(
+            "gksm_gpu_free_bytes", "Free memory, as drivers tell instances", labels=["gpu"]
+        )
+        reserve = GaugeMetricFamily(
+            "gksm_gpu_reserve_bytes", "Memory never promised, for copies on write", labels=["gpu"]
+        )
+        short = GaugeMetricFamily(
+            "gksm_gpu_memory_short", "1 below the low-water mark", labels=["gpu"]
+        )
+        labels = ["gpu", "domain"]
+        commit = GaugeMetricFamily(
+            "gksm_commit_bytes", "Memory promised to a domain and not taken", labels=labels
+        )
+        covered = GaugeMetricFamily(
+            "gksm_commit_covered_bytes", "Of that, what published pages may cover", labels=labels
+        )
+        debt = GaugeMetricFamily(
+            "gksm_debt_bytes", "Memory needed if every shared page were written", labels=labels
+        )
+        for raw, gpu in self._state.gpus.items():
+            name = format_uuid(raw)
+            known = free_bytes(gpu)
+            if known is not None:
+                free.add_metric([name], known)
+            reserve.add_metric([name], self._accounts.reserve_bytes(gpu))
+            short.add_metric([name], int(gpu.short))
+            for domain, table in gpu.tables.items():
+                commit.add_metric([name, domain], commit_bytes(table))
+                covered.add_metric([name, domain], self._accounts.covered_bytes(table))
+                debt.add_metric([name, domain], debt_bytes(table))
+        yield from (free, reserve, short, commit, covered, debt)
+
     def _counters(self, counters: Counters) -> Iterator[Metric]:
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"gksm_{name}", text, value=getattr(counters, name))
@@ -184,11 +221,11 @@ class Exporter:
     prometheus_client's own server reads the state from another thread, while it changes.
     """
 
-    def __init__(self, listen: str, state: State) -> None:
+    def __init__(self, listen: str, state: State, accounts: Accounts) -> None:
         """``listen`` is HOST:PORT, or empty."""
         self._listen = listen
         registry = CollectorRegistry()
-        registry.register(StateCollector(state))
+        registry.register(StateCollector(state, accounts))
         self._text = Paced(lambda: generate_latest(registry))
         self._server: asyncio.AbstractServer | None = None
         self._clients = 0

@@ -262,6 +262,8 @@ class Instance:
     gpu_name: str = ""
     usage: Usage = field(default_factory=Usage)
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
+    published_pages: int = 0  # so many that it loaded were not there to attach
+    strict_told: int = 0  # while memory is short: what it was last told to take, less that taken
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
@@ -274,10 +276,20 @@ class Instance:
     loaded_at: float = 0.0  # monotonic: when a page was last put to it
 
     @property
+    def claimed_pages(self) -> int:
+        """Pages that it was promised and has not taken, as it says itself."""
+        return self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+
+    @property
     def promised_pages(self) -> int:
-        """Pages that it was promised and has not taken; never more than the GPU has."""
-        promised = self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
-        return min(promised, self.table.gpu.total_bytes // PAGE_BYTES)
+        """The same, and never more than the GPU has."""
+        return min(self.claimed_pages, self.table.gpu.total_bytes // PAGE_BYTES)
+
+    @property
+    def used_bytes(self) -> int:
+        """Physical memory of its own, as it reported last."""
+        private = self.usage.private_pages + self.usage.spare_pages
+        return private * PAGE_BYTES + self.usage.foreign_bytes
 
     @property
     def proportional_bytes(self) -> int:
@@ -348,6 +360,15 @@ class Departed:
     reports: tuple[Report, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FreeFigure:
+    """What a driver said is free, and what was reported as used at that moment."""
+
+    free_bytes: int
+    used_bytes: int
+    at: float  # seconds, monotonic
+
+
 @dataclass(slots=True, eq=False)
 class Gpu:
     """A GPU or MIG instance as its users see it."""
@@ -362,6 +383,9 @@ class Gpu:
     # As its users saw it when the last of them opened it: warm pages outlive them.
     last_total_bytes: int = 0
     last_name: str = ""
+    newest_free: FreeFigure | None = None  # of any instance
+    settled_free: FreeFigure | None = None  # one so old that all was reported since
+    short: bool = False  # below the low-water mark; its instances have been told
     past_scans: Counter[str] = field(default_factory=Counter)  # by the names of SCANS
 
     @property
@@ -390,7 +414,8 @@ class Gpu:
     @property
     def promised_pages(self) -> int:
         """Promised to all instances and not taken."""
-        return sum(instance.promised_pages for instance in self.instances)
+        limit = self.total_bytes // PAGE_BYTES
+        return sum(min(instance.claimed_pages, limit) for instance in self.instances)
 
     @property
     def used_bytes(self) -> int:
@@ -398,11 +423,7 @@ class Gpu:
 
         The daemon has no CUDA context of its own to ask.
         """
-        reported = sum(
-            (instance.usage.private_pages + instance.usage.spare_pages) * PAGE_BYTES
-            + instance.usage.foreign_bytes
-            for instance in self.instances
-        )
+        reported = sum(instance.used_bytes for instance in self.instances)
         return reported + sum(len(table.by_id) for table in self.tables.values()) * PAGE_BYTES
 
     def scans(self, name: str) -> int:
@@ -448,6 +469,7 @@ class Counters:
     publish_stale: int = 0
     pages_dropped: int = 0
     commits_refused: int = 0
+    pressures: int = 0
     fds_exhausted: int = 0
     vault_reconnects: int = 0
 

@@ -85,6 +85,7 @@ class Pages:
         self.state.counters.published += 1
         self.warm.enter(instance, page)
         if instance in table.instances:
+            instance.published_pages += 1
             self.map(instance, page, 1)
 
     def may_grant(self, instance: Instance) -> bool:

@@ -248,6 +248,7 @@ class Peers:
             self.candidates.leave(instance)
             self.pages.leave(instance)
             retire(table.gpu, instance)
+            self.requests.pressure.look(table.gpu)
         self.segments.leave(process)
         self.requests.ipc.leave(process)
         process.domain.processes.discard(process)

@@ -23,7 +23,7 @@ import cffi
 from gksmd.cdef import preprocess
 
 # Sizes at GKSM_PROTOCOL_MIN of structs that have grown since: what a peer may send.
-FIRST_SIZES: dict[str, int] = {"usage": 240}
+FIRST_SIZES: dict[str, int] = {"usage": 240, "commit": 24, "committed": 0, "control": 136}
 
 _FORMATS = {
     "char": "s",
@@ -204,6 +204,9 @@ GPU_OPEN = Struct("gpu_open")
 GPU_OPENED = Struct("gpu_opened")
 GPU_REF = Struct("gpu_ref")
 COMMIT = Struct("commit")
+COMMITTED = Struct("committed")
+RECLAIM = Struct("reclaim")
+RECLAIMED = Struct("reclaimed")
 USAGE = Struct("usage")
 LOOKUP = Struct("lookup")
 LOOKUP_ENTRY = Struct("lookup_entry")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gksmd.accounts import note_free
 from gksmd.commits import lacking_bytes, promise, report, usage_from
 from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
@@ -24,7 +25,6 @@ from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
-    Gpu,
     Instance,
     Report,
     Segment,
@@ -32,9 +32,11 @@ from gksmd.model import (
 )
 from gksmd.offers import Offers
 from gksmd.pages import Pages
+from gksmd.pressure import Pressure
 from gksmd.protocol import (
     ANNOUNCE_RESULT,
     COMMIT,
+    COMMITTED,
     GPU_OPEN,
     GPU_OPENED,
     GPU_REF,
@@ -63,8 +65,6 @@ from gksmd.vaultlink import VaultLink
 REPORT_CHARS = 512
 # For the vault to let go of what is reclaimed; libgksm waits 1 s for the answer.
 RECLAIM_WAIT_S = 0.7
-# Frees memory of a GPU that nobody maps, at least so many bytes if there are; the bytes.
-Reclaim = Callable[[Gpu, int], int]
 _WITH_FDS = (lib.GKSM_PUBLISH, lib.GKSM_IPC_PAGES)
 
 
@@ -83,7 +83,7 @@ class Requests:
     publications: Publications
     drain: Drain
     vault: VaultLink
-    reclaim_memory: Reclaim
+    pressure: Pressure
     ipc: Ipc
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
@@ -169,35 +169,52 @@ class Requests:
         )
         reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
         self.drain.opened(instance)
+        self.pressure.joined(instance)
         self.scanning.tell(instance)
 
     def commit(self, connection: Connection, message: Message) -> Work:
-        """Promise memory; memory that nobody maps is given up for it."""
+        """Promise memory, or just say how much of what is free is for others.
+
+        Memory that nobody maps is given up for a promise that can be kept then.
+        """
         head = COMMIT.read(message.head)
         instance = connection.instance(head.gpu)
-        reserve = self.config.memory.reserve_bytes
-        gpu, free_bytes = instance.table.gpu, head.free_bytes
-        lacking = lacking_bytes(instance, head.pages, free_bytes, reserve)
-        # Not for a promise that cannot be kept all the same.
+        gpu, accounts, now = instance.table.gpu, self.pressure.accounts, time.monotonic()
+        free = min(head.free_bytes, gpu.total_bytes)
+        ahead = max(head.used_bytes - instance.used_bytes, 0)
+        held = accounts.held_bytes(instance, free, ahead)
+        if free or head.pages:
+            note_free(gpu, free, now, ahead)
+        lacking = lacking_bytes(instance, head.pages, free, accounts)
+        reclaimed = 0
         if 0 < lacking <= gpu.reclaimable_bytes:
-            free_bytes += self.reclaim_memory(gpu, lacking)
-        kept = promise(instance, head.pages, free_bytes, reserve, time.monotonic())
+            reclaimed = self.pressure.reclaim(gpu, lacking)
+        kept = promise(instance, head.pages, free + reclaimed, accounts, now)
         self.state.counters.commits_refused += not kept
-        status = 0 if kept else -errno.ENOMEM
-        if free_bytes == head.free_bytes:
-            reply(connection, message, lib.GKSM_COMMITTED, status=status)
-            return None
-        return self._committed(connection, message, status)
+        self.pressure.look(gpu)
+        return self._committed(connection, message, kept, held, wait=reclaimed > 0)
 
-    async def _committed(self, connection: Connection, message: Message, status: int) -> None:
-        """Answer once what was reclaimed is free: the promise may be used at once."""
-        await self.vault.settled(RECLAIM_WAIT_S)
-        reply(connection, message, lib.GKSM_COMMITTED, status=status)
+    def _committed(
+        self, connection: Connection, message: Message, kept: bool, held: int, *, wait: bool
+    ) -> Work:
+        """Answer; ``wait``: once what was reclaimed is free, for the promise may be used then."""
+        status = 0 if kept else -errno.ENOMEM
+        head = COMMITTED.build(held_bytes=held)
+
+        async def later() -> None:
+            await self.vault.settled(RECLAIM_WAIT_S)
+            reply(connection, message, lib.GKSM_COMMITTED, status=status, head=head)
+
+        if wait:
+            return later()
+        reply(connection, message, lib.GKSM_COMMITTED, status=status, head=head)
+        return None
 
     async def reclaim(self, connection: Connection, message: Message) -> None:
         """An allocation has failed: give up memory that nobody maps."""
         head = RECLAIM.read(message.head)
-        freed = self.reclaim_memory(connection.instance(head.gpu).table.gpu, head.bytes)
+        gpu = connection.instance(head.gpu).table.gpu
+        freed = self.pressure.reclaim(gpu, min(head.bytes, gpu.total_bytes))
         if freed and not await self.vault.settled(RECLAIM_WAIT_S):
             freed = 0
         answer = RECLAIMED.build(bytes=freed)
@@ -208,6 +225,7 @@ class Requests:
         row = USAGE.unpack(USAGE.fit(message.head))
         instance = connection.instance(row[0])
         report(instance, usage_from(row), time.monotonic())
+        self.pressure.look(instance.table.gpu)
         self.scanning.reported(instance)
 
     def lease_drop(self, connection: Connection, message: Message) -> None:
@@ -268,6 +286,8 @@ class Requests:
         instance = connection.instance(head.gpu)
         for page_id, *_ in PAGE_ENTRY.rows(message):
             self.pages.detached(instance, page_id, head.reason)
+        if instance.table.gpu.short:
+            self.pressure.look(instance.table.gpu)  # a promise may not be covered any more
 
     def announce(self, connection: Connection, message: Message) -> None:
         """Pages that are mapped since before this connection."""

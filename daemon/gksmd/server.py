@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from gksmd.accounts import Accounts
 from gksmd.candidates import Candidates
 from gksmd.config import Config, Scan
 from gksmd.connection import Connection
@@ -34,6 +35,7 @@ from gksmd.model import Container, Identity, Instance, Load, QuotaUse, Sharing, 
 from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.peers import Peers
+from gksmd.pressure import Pressure
 from gksmd.protocol import WELCOME, clip, encode, lib
 from gksmd.publications import Publications
 from gksmd.quota import Quotas
@@ -98,7 +100,7 @@ class Server:
             publications,
             self._drain,
             self._vault,
-            self._warm.reclaim,
+            Pressure(Accounts(config.memory), self.state.counters, self._warm.reclaim),
             Ipc(self.state, config, self._quotas),
         )
         self._peers = Peers(

@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from gksmd.accounts import Accounts, commit_bytes, debt_bytes, free_bytes
 from gksmd.domains import KINDS, DomainSet
 from gksmd.model import PAGE_BYTES, ZERO_HASH, GpuTable, Instance, Sharing, State
 
@@ -53,6 +54,21 @@ class GpuRow(Record, frozen=True):
     cow_events: int
     pages_zero: int
     draining: bool
+    free_bytes: int  # as the driver told who asked last; 0 too while nobody has
+    promised_bytes: int
+    reserve_bytes: int
+    debt_bytes: int
+    memory_short: bool  # below the low-water mark
+
+
+class AccountRow(Record, frozen=True):
+    """What one domain owes and is owed on one GPU."""
+
+    gpu: str
+    domain: str
+    commit_bytes: int  # promised and not taken
+    covered_bytes: int  # of that, what pages it has published may cover
+    debt_bytes: int  # needed on top if every shared page were written
 
 
 class InstanceRow(Record, frozen=True):
@@ -85,6 +101,7 @@ class Status(Record, frozen=True):
     gpus: list[GpuRow]
     instances: list[InstanceRow]
     domains: list[DomainRow]
+    accounts: list[AccountRow]
 
 
 class ProcessRow(Record, frozen=True):
@@ -194,7 +211,7 @@ def table_counts(table: GpuTable) -> TableCounts:
     return TableCounts(shared, sharing, warm, zero, saved)
 
 
-def status(state: State, domains: DomainSet) -> Status:
+def status(state: State, domains: DomainSet, accounts: Accounts) -> Status:
     """The whole status, consistent: the caller does not await meanwhile."""
     pages: Counter[str] = Counter()
     saved: Counter[str] = Counter()
@@ -221,6 +238,11 @@ def status(state: State, domains: DomainSet) -> Status:
                 warm_bytes=sum(c.warm for c in counts.values()) * PAGE_BYTES,
                 cow_events=gpu.cow_events,
                 draining=state.drains.covers(raw),
+                free_bytes=free_bytes(gpu) or 0,
+                promised_bytes=gpu.promised_pages * PAGE_BYTES,
+                reserve_bytes=accounts.reserve_bytes(gpu),
+                debt_bytes=sum(map(debt_bytes, gpu.tables.values())),
+                memory_short=gpu.short,
             )
         )
     instances = state.instances
@@ -241,6 +263,17 @@ def status(state: State, domains: DomainSet) -> Status:
                 warm_bytes=warm_pages[name] * PAGE_BYTES,
             )
             for name in names
+        ],
+        accounts=[
+            AccountRow(
+                gpu=format_uuid(raw),
+                domain=name,
+                commit_bytes=commit_bytes(table),
+                covered_bytes=accounts.covered_bytes(table),
+                debt_bytes=debt_bytes(table),
+            )
+            for raw, gpu in state.gpus.items()
+            for name, table in gpu.tables.items()
         ],
     )
 
@@ -356,9 +389,9 @@ def loads(state: State) -> list[LoadRow]:
     return sorted(rows, key=lambda row: (row.gpu, row.idle_s))
 
 
-def domain_details(state: State, domains: DomainSet) -> list[DomainDetail]:
+def domain_details(state: State, domains: DomainSet, accounts: Accounts) -> list[DomainDetail]:
     """The configured domains in order."""
-    use = {row.name: row for row in status(state, domains).domains}
+    use = {row.name: row for row in status(state, domains, accounts).domains}
     return [
         DomainDetail(
             name=domain.name,

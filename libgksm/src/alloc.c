@@ -135,6 +135,7 @@ static void page_empty(struct gksm_gpu *gpu, uint64_t index, enum gksm_page_stat
 	if (from == GKSM_PAGE_SHARED) {
 		gksm_marks_wait(gpu, index);
 		gksm_page_leaves_shared(gpu, index, false);
+		atomic_store(&gpu->left_ns, gksm_now_ns());
 	}
 	if (from == GKSM_PAGE_SHARED || private)
 		gksm_unmap(gpu, gksm_page_address(gpu, index));
@@ -183,6 +184,7 @@ static void pages_release(struct gksm_gpu *gpu, uint64_t first, uint64_t count)
 		page_release(gpu, first + i, &released);
 	released_flush(gpu, &released);
 	atomic_store(&gpu->freed_ns, gksm_now_ns());
+	gksm_view_active(gpu);
 }
 
 static int page_back(struct gksm_gpu *gpu, uint64_t index)
@@ -248,7 +250,7 @@ static int ask_promise(struct gksm_gpu *gpu, uint64_t pages)
 		return -ENOTCONN;
 	if (gpu->process->driver.cuMemGetInfo_v2(&free_bytes, &total_bytes))
 		return -EIO;
-	return gksm_link_commit(gpu->process->link, (unsigned)gpu->device, pages, free_bytes);
+	return gksm_gpu_commit(gpu, pages, free_bytes, NULL);
 }
 
 /*
@@ -302,6 +304,7 @@ bool gksm_alloc(struct gksm *process, CUdeviceptr *address, size_t bytes, CUresu
 	if (!engine)
 		return false;
 	gpu = engine->gpu;
+	gksm_view_active(gpu);
 	promised = promise(gpu, (bytes + PAGE - 1) / PAGE);
 	if (promised == -ENOMEM) {
 		*result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -438,6 +441,7 @@ void gksm_context_gone(struct gksm *process, CUcontext context)
 	bool waited = false;
 	int i;
 
+	gksm_foreign_context_gone(process, context);
 	for (i = 0; i < GKSM_GPUS_MAX; i++) {
 		struct gksm_gpu *gpu = atomic_load(&process->gpus[i]);
 		struct gksm_allocation allocation;

@@ -51,6 +51,21 @@ static void drain(struct gksm *process, uint32_t index, bool draining)
 	gksm_cow_wake(gpu); /* the spares go, or come back */
 }
 
+static void memory_pressure(struct gksm *process, const struct gksm_control *control)
+{
+	uint32_t index = control->gpu - 1;
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+	bool now_short = control->level != GKSM_PRESSURE_NONE;
+	bool was_short;
+
+	if (!gpu)
+		return;
+	was_short = atomic_load(&gpu->memory_short);
+	gksm_cow_pressure(gpu, now_short, control->pages);
+	if (now_short && !was_short)
+		gksm_scan_hurry(gpu);
+}
+
 static void on_control(void *user, const struct gksm_control *control)
 {
 	struct gksm *process = user;
@@ -77,6 +92,9 @@ static void on_control(void *user, const struct gksm_control *control)
 			if (gpu)
 				gksm_cow_unshare(gpu);
 		}
+		break;
+	case GKSM_CONTROL_PRESSURE:
+		memory_pressure(process, control);
 		break;
 	case GKSM_CONTROL_OFFER_AGAIN:
 		for (i = 0; i < GKSM_GPUS_MAX; i++) {

@@ -31,12 +31,14 @@
 #include "marks.h"
 #include "privatize.h"
 #include "report.h"
+#include "shortage.h"
 #include "spares.h"
 #include "streams.h"
 
 #define BATCH 64
 #define FAULT_AROUND 8
 #define UNSHARE_STEP 16
+#define BACK_STEP 16
 #define DEFERRED_POLL_MS 1
 #define IDLE_POLL_MS 1000
 
@@ -44,6 +46,7 @@ struct gksm_cow {
 	struct gksm_gpu *gpu;
 	int wake_fd;
 	_Atomic bool unshare;
+	uint64_t back_cursor;
 	bool unshare_left; /* a page was left for another pass: a copy engine reads it */
 	struct gksm_spares spares;
 	struct gksm_fault faults[BATCH]; /* read, not answered */
@@ -51,6 +54,9 @@ struct gksm_cow {
 	struct gksm_fault_answer answers[BATCH];
 	size_t answer_count;
 };
+
+/* Why the thread gives a page memory of its own. */
+enum cause { HELD, BESIDE_HELD, TOLD_TO_UNSHARE, MEMORY_SHORT };
 
 enum outcome { ANSWER_DONE, ANSWER_REFUSE, LOOK_AGAIN };
 
@@ -68,13 +74,13 @@ static void note_latency(struct gksm_gpu *gpu, uint64_t held_ns)
 
 /* The caller has taken the page out of `from`. */
 static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_state from,
-			enum gksm_detach_reason reason)
+			enum cause cause)
 {
 	struct gksm_gpu *gpu = cow->gpu;
 	struct gksm_engine *engine = gpu->pages[page].engine;
 	struct gksm_privatize how = {
-		.why = GKSM_UNSHARED_KERNEL,
-		.reason = reason,
+		.why = cause == MEMORY_SHORT ? GKSM_UNSHARED_PRESSURE : GKSM_UNSHARED_KERNEL,
+		.reason = cause == TOLD_TO_UNSHARE ? GKSM_DETACH_UNSHARE : GKSM_DETACH_COW,
 	};
 	bool spare = false;
 	int error = -EIO;
@@ -99,8 +105,11 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 				error = gksm_page_take(gpu, page, from)
 						? gksm_privatize(gpu, page, from, &how)
 						: -EAGAIN;
+			else if (cause == HELD) /* the only time that gksmd is asked */
+				error = gksm_shortage_privatize(gpu, page, from, &how,
+								gpu->terms.hold_deadline_ms / 4);
 		}
-		if (error == -EAGAIN)
+		if (spare && error == -EAGAIN)
 			gksm_spares_return(&cow->spares, &how.backing);
 		else if (error && spare)
 			gksm_spares_spoil(&cow->spares, &how.backing);
@@ -127,7 +136,7 @@ static void fault_around(struct gksm_cow *cow, uint64_t page)
 		if (gpu->pages[next].allocation != allocation ||
 		    !gksm_page_take(gpu, next, GKSM_PAGE_UNBACKED))
 			return;
-		if (give_private(cow, next, GKSM_PAGE_UNBACKED, GKSM_DETACH_COW))
+		if (give_private(cow, next, GKSM_PAGE_UNBACKED, BESIDE_HELD))
 			return;
 	}
 }
@@ -155,7 +164,7 @@ static enum outcome answer(struct gksm_cow *cow, const struct gksm_fault *fault)
 		return ANSWER_DONE;
 	if (!gksm_page_take(gpu, page, state))
 		return LOOK_AGAIN;
-	error = give_private(cow, page, state, GKSM_DETACH_COW);
+	error = give_private(cow, page, state, HELD);
 	if (error == -EAGAIN)
 		return LOOK_AGAIN;
 	if (error) {
@@ -281,7 +290,7 @@ static void unshare_page(struct gksm_cow *cow, uint64_t page)
 			gksm_page_put(cow->gpu, page, GKSM_PAGE_SHARED);
 			cow->unshare_left = true;
 		} else {
-			give_private(cow, page, GKSM_PAGE_SHARED, GKSM_DETACH_UNSHARE);
+			give_private(cow, page, GKSM_PAGE_SHARED, TOLD_TO_UNSHARE);
 		}
 	}
 	if (atomic_load(&cow->gpu->guard) != GKSM_GUARD_FAULT)
@@ -311,6 +320,37 @@ static void unshare_some(struct gksm_cow *cow, uint64_t *cursor)
 	}
 }
 
+/* Memory is short: what was promised is taken while it is there. A few pages, so that
+ * faults never wait for the rest. */
+static void back_some(struct gksm_cow *cow)
+{
+	struct gksm_gpu *gpu = cow->gpu;
+	uint64_t looked;
+	unsigned done = 0;
+	int error = 0;
+
+	for (looked = 0; looked < gpu->arena_pages && done < BACK_STEP; looked++) {
+		uint64_t page = cow->back_cursor;
+
+		if (!atomic_load(&gpu->back_pages))
+			return;
+		cow->back_cursor = (page + 1) % gpu->arena_pages;
+		if (!gksm_page_take(gpu, page, GKSM_PAGE_UNBACKED))
+			continue;
+		error = give_private(cow, page, GKSM_PAGE_UNBACKED, MEMORY_SHORT);
+		if (error == -ENOMEM)
+			break;
+		done += !error;
+		if (!error && atomic_fetch_sub(&gpu->back_pages, 1) == 0)
+			atomic_store(&gpu->back_pages, 0); /* called off meanwhile */
+	}
+	if (error == -ENOMEM)
+		gksm_report(gpu->process, GKSM_WARNING,
+			    "GPU memory is short: not all that was promised can be had");
+	if (error == -ENOMEM || looked == gpu->arena_pages)
+		atomic_store(&gpu->back_pages, 0);
+}
+
 static void *run(void *argument)
 {
 	struct gksm_cow *cow = argument;
@@ -321,8 +361,9 @@ static void *run(void *argument)
 	cow->gpu->process->driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		bool unsharing = atomic_load(&cow->unshare);
+		bool backing = atomic_load(&cow->gpu->back_pages) != 0;
 		int timeout = cow->fault_count || cow->unshare_left ? DEFERRED_POLL_MS
-			      : unsharing			    ? 0
+			      : unsharing || backing		    ? 0
 								    : IDLE_POLL_MS;
 
 		fds[0] = (struct pollfd){.fd = cow->wake_fd, .events = POLLIN};
@@ -348,6 +389,8 @@ static void *run(void *argument)
 		}
 		if (unsharing)
 			unshare_some(cow, &cursor);
+		if (backing)
+			back_some(cow);
 		gksm_spares_refill(&cow->spares);
 		gksm_gpu_report_usage(cow->gpu);
 	}
@@ -376,6 +419,16 @@ int gksm_cow_start(struct gksm_gpu *gpu)
 		free(cow);
 	}
 	return error;
+}
+
+void gksm_cow_pressure(struct gksm_gpu *gpu, bool memory_short, uint64_t pages)
+{
+	atomic_store(&gpu->memory_short, memory_short);
+	if (memory_short)
+		atomic_fetch_add(&gpu->back_pages, pages);
+	else
+		atomic_store(&gpu->back_pages, 0);
+	gksm_cow_wake(gpu);
 }
 
 void gksm_cow_wake(struct gksm_gpu *gpu)

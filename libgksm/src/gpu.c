@@ -183,6 +183,7 @@ void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)
 			      in_state[GKSM_PAGE_MERGING] + in_state[GKSM_PAGE_BUSY];
 	usage.shared_pages = in_state[GKSM_PAGE_SHARED];
 	usage.spare_pages = atomic_load(&counters->spare_pages);
+	usage.foreign_bytes = gksm_foreign_bytes(gpu, false);
 	usage.cow_events = atomic_load(&counters->cow_events);
 	usage.cow_ns_total = atomic_load(&counters->cow_ns_total);
 	usage.cow_ns_max = atomic_load(&counters->cow_ns_max);
@@ -213,6 +214,17 @@ void gksm_gpu_report_usage(struct gksm_gpu *gpu)
 		return;
 	gksm_gpu_usage(gpu, &usage);
 	gksm_link_usage(gpu->process->link, (unsigned)gpu->device, &usage);
+}
+
+int gksm_gpu_commit(struct gksm_gpu *gpu, uint64_t pages, uint64_t free_bytes,
+		    struct gksm_committed *committed)
+{
+	struct gksm_commit commit = {.pages = pages, .free_bytes = free_bytes};
+	struct gksm_usage usage;
+
+	gksm_gpu_usage(gpu, &usage);
+	commit.used_bytes = (usage.private_pages + usage.spare_pages) * PAGE + usage.foreign_bytes;
+	return gksm_link_commit(gpu->process->link, (unsigned)gpu->device, &commit, committed);
 }
 
 static void count(struct gksm_gpu *gpu, enum gksm_page_state from, enum gksm_page_state to)

@@ -18,6 +18,7 @@
 #include "page.h"
 #include "process.h"
 #include "sync.h"
+#include "view.h"
 
 struct gksm_cow;
 struct gksm_engine;
@@ -91,6 +92,7 @@ struct gksm_gpu {
 	struct gksm_allocation *allocations;
 	uint32_t allocation_slots;
 	_Atomic uint64_t freed_ns; /* when pages were last given back */
+	_Atomic uint64_t left_ns;  /* when some of them were shared: gksmd lets go of those */
 
 	struct gksm_mutex engines_lock;
 	_Atomic(struct gksm_engine *) engines; /* one for each context; never unlinked */
@@ -101,6 +103,13 @@ struct gksm_gpu {
 	size_t marks_added;	      /* since then */
 
 	struct gksm_counters counters;
+
+	/* What gksmd said last with CONTROL_PRESSURE. */
+	_Atomic bool memory_short;
+	_Atomic uint64_t back_pages;   /* unbacked pages to back early, as many as are left */
+	_Atomic uint64_t no_relief_ns; /* when gksmd last had no warm pages to give up */
+
+	struct gksm_view view; /* what cuMemGetInfo answers from */
 };
 
 /* The GPU whose arena holds the address, or NULL. *page: its index there. */
@@ -122,6 +131,11 @@ bool gksm_gpu_sharing(const struct gksm_gpu *gpu);
 /* The counts as they are now, and telling gksmd. */
 void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *usage);
 void gksm_gpu_report_usage(struct gksm_gpu *gpu);
+
+/* Asks gksmd for a promise of so many pages (0: none), now that the driver says so much is
+ * free. committed may be NULL. 0, -ENOMEM, or gksmd cannot be asked. */
+int gksm_gpu_commit(struct gksm_gpu *gpu, uint64_t pages, uint64_t free_bytes,
+		    struct gksm_committed *committed);
 
 /*
  * Takes the page out of `from` into BUSY, sets the guard's byte first. false: it was

@@ -59,11 +59,17 @@ bool gksm_link_is_up(const struct gksm_link *link);
 int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_gpu_open *open,
 		       struct gksm_gpu_opened *opened);
 
-int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes);
+/* commit->gpu is filled in. pages 0: nothing is promised, only *committed is asked for (it may be
+ * NULL; zeroes where gksmd refuses or says nothing). */
+int gksm_link_commit(struct gksm_link *link, unsigned gpu, const struct gksm_commit *commit,
+		     struct gksm_committed *committed);
+
 /* Memory that nobody maps, given up for `bytes` that cannot be had; *freed: how much. Also
- * -ENOSYS: this gksmd cannot do that. */
+ * -ENOSYS: this gksmd cannot do that. The one request that the COW thread may make while a
+ * fault is held, when it has no memory left. */
 int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
 		      uint64_t *freed);
+
 void gksm_link_usage(struct gksm_link *link, unsigned gpu, const struct gksm_usage *usage);
 
 /* A result with its descriptor: fd is >= 0 for a HIT and belongs to the caller. */

@@ -161,6 +161,9 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 		gksm_received_head(received, request->opened, sizeof(*request->opened));
 		gpu_is_open(&link->gpus[request->gpu], request->opened);
 		break;
+	case GKSM_COMMIT:
+		gksm_received_head(received, request->committed, sizeof(*request->committed));
+		break;
 	}
 	if (result || more)
 		return result;

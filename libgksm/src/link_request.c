@@ -145,16 +145,22 @@ int gksm_link_gpu_open(struct gksm_link *link, unsigned gpu, const struct gksm_g
 	return link_ask(link, &request, link_gpu_open_packet(open), LINK_REQUEST_NS);
 }
 
-int gksm_link_commit(struct gksm_link *link, unsigned gpu, uint64_t pages, uint64_t free_bytes)
+int gksm_link_commit(struct gksm_link *link, unsigned gpu, const struct gksm_commit *commit,
+		     struct gksm_committed *committed)
 {
-	struct gksm_commit head = {.pages = pages, .free_bytes = free_bytes};
+	struct gksm_committed said = {0};
 	struct gksm_request request = {
-		.type = GKSM_COMMIT, .reply_type = GKSM_COMMITTED, .gpu = gpu};
+		.type = GKSM_COMMIT, .reply_type = GKSM_COMMITTED, .gpu = gpu, .committed = &said};
+	int status;
 
 	if (!link || gpu >= LINK_GPUS)
 		return -ENOTCONN;
-	return link_ask(link, &request, gksm_packet_new(GKSM_COMMIT, &head, sizeof(head), 0, 0),
-			LINK_REQUEST_NS);
+	status = link_ask(link, &request,
+			  gksm_packet_new(GKSM_COMMIT, commit, sizeof(*commit), 0, 0),
+			  LINK_REQUEST_NS);
+	if (committed)
+		*committed = said;
+	return status;
 }
 
 int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsigned timeout_ms,
@@ -165,6 +171,7 @@ int gksm_link_reclaim(struct gksm_link *link, unsigned gpu, uint64_t bytes, unsi
 		.type = GKSM_RECLAIM, .reply_type = GKSM_RECLAIMED, .gpu = gpu, .freed = freed};
 	bool known;
 
+	*freed = 0;
 	if (!link || gpu >= LINK_GPUS)
 		return -ENOTCONN;
 	gksm_mutex_lock(&link->lock);

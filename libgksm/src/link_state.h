@@ -70,6 +70,7 @@ struct gksm_request {
 	struct gksm_segment *segment;
 	struct gksm_gpu_opened *opened;
 	uint64_t *freed;
+	struct gksm_committed *committed;
 	int fd; /* of a segment; -1 */
 	uint64_t connection;
 	bool no_gpu; /* it is about none: its head does not begin with a GPU's number */

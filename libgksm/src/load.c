@@ -293,6 +293,7 @@ bool gksm_load(struct gksm *process, CUdeviceptr destination, const void *source
 	}
 	gksm_mutex_unlock(&load.engine->load_lock);
 	if (served) {
+		gksm_view_active(load.gpu);
 		gksm_cow_wake(load.gpu);
 		gksm_gpu_report_usage(load.gpu);
 		*result = load.result;

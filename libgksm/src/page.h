@@ -43,6 +43,7 @@
  *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         =         wait
  *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         =         wait
  *   UNSHARE      =         =         =         =         =         =         PRIVATE   wait
+ *   BACK         PRIVATE/c =         =         =         =         =         =         wait
  *   RELEASE      FREE      FREE      wait      FREE      wait      FREE      FREE      wait
  *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      LOST      wait
  *
@@ -62,6 +63,7 @@
  *   FAULT and API_WRITE on MERGING give the page back as it was, without copying: the
  *     writer wins. The scanner's COMMIT finds it PRIVATE and drops the merge.
  *   LAUNCH happens under the guards `seal` and `optimistic` only.
+ *   BACK: gksmd says that memory is short; what was promised is taken while it is there.
  *   A pinned page takes LOAD_FULL as API_WRITE; under `seal` every page takes LOAD_PART
  *     and LOAD_FULL so.
  *
@@ -82,7 +84,7 @@
 
 #define GKSM_PAGE_EVENTS(X) \
 	X(LOAD_PART) X(LOAD_FULL) X(PROTECT) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) \
-	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
+	X(LAUNCH) X(SEAL) X(UNSHARE) X(BACK) X(RELEASE) X(LOSE)
 
 /* clang-format on */
 

@@ -11,6 +11,7 @@
 
 #include "cuda_abi.h"
 #include "driver.h"
+#include "foreign.h"
 #include "gksm/protocol.h"
 #include "sync.h"
 
@@ -63,6 +64,7 @@ struct gksm {
 	struct gksm_peers *peers; /* of peers.c, made at first use */
 	_Atomic uint64_t
 		peer_devices[GKSM_GPUS_MAX]; /* by CUdevice: whose GPUs reach it, a bit each */
+	struct gksm_foreign foreign;	     /* memory that is the driver's own */
 };
 
 /*

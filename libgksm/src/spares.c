@@ -12,6 +12,7 @@
 /* Few shared pages are written to in a burst: one spare for 64, at least two. */
 #define SHARED_PAGES_A_SPARE 64
 #define SPARES_MIN 2
+#define SPARES_SHORT 1 /* while memory is short */
 
 static CUdeviceptr address(const struct gksm_spares *spares, unsigned slot)
 {
@@ -68,6 +69,8 @@ static unsigned target(const struct gksm_gpu *gpu)
 	/* Only held faults are in a hurry. */
 	if (!shared || atomic_load(&gpu->draining) || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return 0;
+	if (atomic_load(&gpu->memory_short))
+		return SPARES_SHORT;
 	if (wanted < SPARES_MIN)
 		wanted = SPARES_MIN;
 	if (most && wanted > most)

@@ -53,7 +53,11 @@ static void on_control(void *user, const struct gksm_control *control)
 	char text[192];
 
 	(void)user;
-	snprintf(text, sizeof(text), "control:%u:%s", control->action, control->reason);
+	if (control->action == GKSM_CONTROL_PRESSURE)
+		snprintf(text, sizeof(text), "pressure:%u:%u:%llu", control->level, control->gpu,
+			 (unsigned long long)control->pages);
+	else
+		snprintf(text, sizeof(text), "control:%u:%s", control->action, control->reason);
 	note(text);
 }
 
@@ -292,6 +296,8 @@ static const struct {
 	{"ipc-open", do_ipc_open},
 	{"ipc-pages", do_ipc_pages},
 	{"ipc-drop", do_ipc_drop},
+	{"held", do_held},
+	{"reclaim", do_reclaim},
 	{"lookup", do_lookup},
 	{"tickets", do_tickets},
 	{"publish", do_publish},

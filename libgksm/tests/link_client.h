@@ -42,6 +42,8 @@ void do_ipc_export(void);
 void do_ipc_open(void);
 void do_ipc_pages(void);
 void do_ipc_drop(void);
+void do_held(void);
+void do_reclaim(void);
 void do_lookup(void);
 void do_tickets(void);
 void do_publish(void);

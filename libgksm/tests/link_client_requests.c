@@ -74,8 +74,28 @@ void do_open(void)
 void do_commit(void)
 {
 	unsigned gpu = (unsigned)number();
+	struct gksm_commit commit = {.pages = number(), .free_bytes = 1u << 30};
 
-	printf("%d\n", gksm_link_commit(client.link, gpu, number(), 1u << 30));
+	printf("%d\n", gksm_link_commit(client.link, gpu, &commit, NULL));
+}
+
+void do_held(void)
+{
+	unsigned gpu = (unsigned)number();
+	struct gksm_commit commit = {.free_bytes = 1u << 30};
+	struct gksm_committed committed;
+	int result = gksm_link_commit(client.link, gpu, &commit, &committed);
+
+	printf("%d %llu\n", result, (unsigned long long)committed.held_bytes);
+}
+
+void do_reclaim(void)
+{
+	unsigned gpu = (unsigned)number(), timeout = (unsigned)number();
+	uint64_t bytes = number(), freed;
+	int result = gksm_link_reclaim(client.link, gpu, bytes, timeout, &freed);
+
+	printf("%d %llu\n", result, (unsigned long long)freed);
 }
 
 void do_lookup(void)

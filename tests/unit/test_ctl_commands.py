@@ -28,6 +28,8 @@ STATUS = {
             "uuid": str, "name": str, "guard": str, "total_bytes": int, "used_bytes": int,
             "pages_shared": int, "pages_sharing": int, "saved_bytes": int, "warm_bytes": int,
             "cow_events": int, "pages_zero": int, "draining": bool,
+            "free_bytes": int, "promised_bytes": int,
+            "reserve_bytes": int, "debt_bytes": int, "memory_short": bool,
         }
     ],
     "instances": [
@@ -40,6 +42,12 @@ STATUS = {
         {
             "name": str, "instances": int, "pages_shared": int, "saved_bytes": int,
             "warm_bytes": int,
+        }
+    ],
+    "accounts": [
+        {
+            "gpu": str, "domain": str, "commit_bytes": int, "covered_bytes": int,
+            "debt_bytes": int,
         }
     ],
 }  # fmt: skip
@@ -80,6 +88,7 @@ def test_status_json_is_the_contract_and_counts_as_ksm_does(stack: Stack) -> Non
         assert (gpu["pages_shared"], gpu["pages_sharing"]) == (3, 3)
         assert gpu["saved_bytes"] == 3 * PAGE
         assert gpu["used_bytes"] == (5 + 3) * PAGE
+        assert gpu["debt_bytes"] == found["accounts"][0]["debt_bytes"] == 3 * PAGE
         rows = {row["pid"]: row for row in found["instances"]}
         assert rows[one.pid]["private_bytes"] == 5 * PAGE
         assert rows[one.pid]["shared_bytes"] == 3 * PAGE

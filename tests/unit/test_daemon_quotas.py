@@ -13,25 +13,13 @@ from typing import Any
 
 from gksmd import protocol
 from gksmd.client import Client
-from gksmd.commits import promise, report
 from gksmd.config import Config, Quota, Quotas
 from gksmd.domains import Decision, Domain
-from gksmd.model import (
-    PAGE_BYTES,
-    DomainState,
-    Gpu,
-    GpuTable,
-    Identity,
-    Instance,
-    Process,
-    QuotaUse,
-    Usage,
-)
+from gksmd.model import DomainState, Identity, Process, QuotaUse
 from gksmd.protocol import lib
 from gksmd.quota import Quotas as Applied
 
 from tests.support.agents import (
-    GPU,
     Agent,
     Daemon,
     agents,
@@ -49,65 +37,12 @@ def process(domain: DomainState) -> Process:
     return Process(identity, -1, domain, Decision(Domain("d"), ""), QuotaUse(), 0.0)
 
 
-def instance(gpu: Gpu, total_bytes: int = 80 * GIB) -> Instance:
-    domain = DomainState("d")
-    made = Instance(process(domain), GpuTable(domain, gpu), 0, 0, total_bytes)
-    gpu.instances.add(made)
-    return made
-
-
-def test_memory_is_promised_only_once() -> None:
-    gpu = Gpu(GPU)
-    one, other = instance(gpu), instance(gpu)
-    assert promise(one, 300, GIB, 0, 0.0)
-    assert not promise(other, 300, GIB, 0, 0.0)
-    assert promise(other, 212, GIB, 0, 0.0)
-
-
-def test_the_reserve_is_not_promised() -> None:
-    one = instance(Gpu(GPU))
-    assert not promise(one, 512, GIB, PAGE_BYTES, 0.0)
-    assert promise(one, 511, GIB, PAGE_BYTES, 0.0)
-
-
-def test_a_promise_counts_until_usage_includes_it() -> None:
-    gpu = Gpu(GPU)
-    one = instance(gpu)
-    assert promise(one, 100, GIB, 0, 10.0)
-    report(one, Usage(), 10.01)  # written before the promise arrived
-    assert gpu.promised_pages == 100
-    report(one, Usage(virtual_pages=100, unbacked_pages=100), 10.02)
-    assert gpu.promised_pages == 100
-    report(one, Usage(virtual_pages=100, unbacked_pages=40, private_pages=60), 10.2)
-    assert gpu.promised_pages == 40
-
-
-def test_a_promise_that_was_not_used_is_given_back_in_time() -> None:
-    gpu = Gpu(GPU)
-    one = instance(gpu)
-    assert promise(one, 100, GIB, 0, 10.0)
-    report(one, Usage(), 11.0)
-    assert gpu.promised_pages == 0
-
-
-def test_a_liar_can_have_no_more_promised_than_the_gpu_has() -> None:
-    gpu = Gpu(GPU)
-    liar = instance(gpu, total_bytes=1 << 60)
-    honest = [instance(gpu, total_bytes=GIB) for _ in range(2)]
-    report(liar, Usage(virtual_pages=1 << 50, unbacked_pages=1 << 50), 0.0)
-    assert gpu.total_bytes == GIB
-    assert gpu.promised_pages == 512
-    assert not promise(honest[0], 1, GIB, 0, 0.0)
-    gpu.instances.discard(liar)
-    assert promise(honest[0], 1, GIB, 0, 0.0)
-
-
 def test_promises_of_a_process_end_with_it(daemon: Daemon) -> None:
     with agents(daemon.socket, 2) as (one, other):
-        assert one.commit(400, 2 * GIB) == 0
-        assert other.commit(700, 2 * GIB) == -errno.ENOMEM
+        assert one.commit(400, 4 * GIB) == 0
+        assert other.commit(900, 4 * GIB) == -errno.ENOMEM
         one.kill()
-        eventually(lambda: other.commit(700, 2 * GIB) == 0, "the promise's return")
+        eventually(lambda: other.commit(900, 4 * GIB) == 0, "the promise's return")
 
 
 def test_look_ups_beyond_the_rate_wait_and_then_are_refused() -> None:

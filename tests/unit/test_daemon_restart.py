@@ -201,7 +201,7 @@ def test_a_frozen_vault_is_given_up_and_taken_back_when_it_runs_again() -> None:
         os.kill(daemon.vault_pid, signal.SIGSTOP)
         [found] = second.lookup(digests([1]))
         assert found.outcome == lib.GKSM_LOOKUP_REFUSED
-        assert second.commit(1, 1 << 30) == 0
+        assert second.commit(1, 1 << 33) == 0
         os.kill(daemon.vault_pid, signal.SIGCONT)
         eventually(lambda: daemon.ask("admin", op="info")["vault_up"], "the vault's return")
         assert second.run(load, [1])["attached"] == [1]

@@ -221,6 +221,41 @@ def test_commit_returns_what_the_daemon_decided(
     assert client.answer() == str(status)
 
 
+@pytest.mark.parametrize(("head", "held"), [(protocol.COMMITTED.build(held_bytes=5), 5), (b"", 0)])
+def test_what_is_kept_for_others_is_known_if_the_daemon_says_so(
+    client: LinkClient, session: Session, head: bytes, held: int
+) -> None:
+    client.start("held 0")
+    message = session.next()
+    assert protocol.COMMIT.read(message.head).pages == 0
+    session.say(lib.GKSM_COMMITTED, seq=message.seq, head=head)
+    assert client.answer() == f"0 {held}"
+
+
+def test_warm_pages_can_be_asked_for_and_are_not_waited_for_long(
+    client: LinkClient, session: Session
+) -> None:
+    client.start("reclaim 0 10000 4096")
+    message = session.next(lib.GKSM_RECLAIM)
+    ask = protocol.RECLAIM.read(message.head)
+    assert (ask.gpu, ask.bytes) == (WIRE, 4096)
+    head = protocol.RECLAIMED.build(bytes=2048)
+    session.say(lib.GKSM_RECLAIMED, seq=message.seq, head=head)
+    assert client.answer() == "0 2048"
+    assert client.ask("reclaim 0 20 4096") == f"{ETIMEDOUT} 0"
+
+
+def test_short_memory_is_told_by_the_processs_own_number_of_the_gpu(
+    client: LinkClient, session: Session
+) -> None:
+    for number, index in ((WIRE, 0), (WIRE + 1, 0xFFFF_FFFF)):
+        head = protocol.CONTROL.build(
+            action=lib.GKSM_CONTROL_PRESSURE, level=lib.GKSM_PRESSURE_LOW, gpu=number, pages=9
+        )
+        session.say(lib.GKSM_CONTROL, head=head)
+        client.events(f"pressure:1:{index}:9")
+
+
 def test_segments_come_with_their_descriptor(client: LinkClient, session: Session) -> None:
     before = client.ask("fds")
     for command, kind in (("segment 0 4", "GET"), ("segment-open 0 77", "OPEN")):

@@ -82,7 +82,9 @@ def status(daemon: Daemon, as_json: bool) -> None:
     """GPUs, processes and domains, with what sharing saves.
 
     "shared" counts physical pages in use, "sharing" the further mappings of them, as
-    /sys/kernel/mm/ksm does. --json is a stable contract.
+    /sys/kernel/mm/ksm does. "commit" is memory promised and not taken, "covered" what of it
+    may be had by sharing, "debt" what would be needed if every shared page were written.
+    --json is a stable contract.
     """
     found = daemon.ask(GetStatus(v=VERSION), Status)
     if as_json:
@@ -128,6 +130,26 @@ def status(daemon: Daemon, as_json: bool) -> None:
     for gpu in found.gpus:
         if gpu.draining:
             out.print(f"{gpu.uuid} drains: nothing new is shared on it until gksmctl undrain.")
+        out.print()
+        out.print(
+            table(
+                ["GPU", "free>", "reserve>", "domain", "commit>", "covered>", "debt>"],
+                [
+                    (
+                        tables.short_gpu(account.gpu),
+                        size(gpu.free_bytes) + (" (short)" if gpu.memory_short else ""),
+                        size(gpu.reserve_bytes),
+                        tables.short_domain(account.domain),
+                        size(account.commit_bytes),
+                        size(account.covered_bytes),
+                        size(account.debt_bytes),
+                    )
+                    for gpu in found.gpus
+                    for account in found.accounts
+                    if account.gpu == gpu.uuid
+                ],
+            )
+        )
     if found.instances:
         out.print()
         out.print(

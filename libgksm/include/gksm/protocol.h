@@ -70,7 +70,7 @@ enum gksm_message {
 	GKSM_GPU_OPEN = 3,	/* c->d  gpu_open -> GPU_OPENED */
 	GKSM_GPU_OPENED = 4,	/* d->c  gpu_opened */
 	GKSM_COMMIT = 5,	/* c->d  commit -> COMMITTED */
-	GKSM_COMMITTED = 6,	/* d->c  status 0, or -ENOMEM: the promise cannot be kept */
+	GKSM_COMMITTED = 6,	/* d->c  committed; -ENOMEM: the promise cannot be kept */
 	GKSM_USAGE = 7,		/* c->d  usage; one-way */
 	GKSM_LOOKUP = 8,	/* c->d  lookup, lookup_entry -> LOOKED_UP (1 or more packets) */
 	GKSM_LOOKED_UP = 9,	/* d->c  -, lookup_result; fds in the order of the hits */
@@ -189,14 +189,37 @@ enum gksm_detach_reason {
 
 /*
  * The bytes of unbacked pages are promised, not taken. free_bytes is what the
- * driver reports to the caller now; it is used for this answer only, so a lie
- * over-promises the liar alone.
+ * driver reports to the caller now. No other instance's promise is judged by it, so a lie
+ * over-promises the liar alone; that memory is short may be concluded from it.
  */
 struct gksm_commit {
 	uint32_t gpu;
 	uint32_t reserved;
 	uint64_t pages; /* to promise on top of what is promised already */
 	uint64_t free_bytes;
+	uint64_t used_bytes; /* private and spare pages and foreign memory, as the next USAGE will
+				say */
+};
+
+/* With pages 0 in COMMIT this is all that is asked for. A gksmd that does not know it
+ * leaves it out. */
+struct gksm_committed {
+	uint64_t held_bytes; /* of free_bytes: promised to others, or reserved for copies on write
+			      */
+};
+
+/*
+ * An allocation has failed for want of memory: is there any that nobody maps? Answered
+ * when it is free, or with less than was asked for when no more can be had in time.
+ */
+struct gksm_reclaim {
+	uint32_t gpu;
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+struct gksm_reclaimed {
+	uint64_t bytes;
 };
 
 /* Absolute counts of the instance on one GPU: sent after changes, at most every 100 ms. */
@@ -233,14 +256,15 @@ struct gksm_usage {
 
 /* Why a page is private: what `gksmctl explain` prints. Index of usage.unshared. */
 enum gksm_unshared {
-	GKSM_UNSHARED_KERNEL = 0,   /* first touched or written by a kernel */
-	GKSM_UNSHARED_API = 1,	    /* written by a copy, set or graph node */
-	GKSM_UNSHARED_PARTIAL = 2,  /* never completely filled from the host */
-	GKSM_UNSHARED_ORDER = 3,    /* work before the load did not finish in time */
-	GKSM_UNSHARED_REFUSED = 4,  /* gksmd said no: off, quota, or kind not shared */
-	GKSM_UNSHARED_DAEMON = 5,   /* gksmd was not reachable */
-	GKSM_UNSHARED_PINNED = 6,   /* handed out of the process, or part of a graph */
-	GKSM_UNSHARED_COLLISION = 7 /* same hash, other bytes */
+	GKSM_UNSHARED_KERNEL = 0,    /* first touched or written by a kernel */
+	GKSM_UNSHARED_API = 1,	     /* written by a copy, set or graph node */
+	GKSM_UNSHARED_PARTIAL = 2,   /* never completely filled from the host */
+	GKSM_UNSHARED_ORDER = 3,     /* work before the load did not finish in time */
+	GKSM_UNSHARED_REFUSED = 4,   /* gksmd said no: off, quota, or kind not shared */
+	GKSM_UNSHARED_DAEMON = 5,    /* gksmd was not reachable */
+	GKSM_UNSHARED_PINNED = 6,    /* handed out of the process, or part of a graph */
+	GKSM_UNSHARED_COLLISION = 7, /* same hash, other bytes */
+	GKSM_UNSHARED_PRESSURE = 8   /* memory was short: taken before it was used */
 };
 
 struct gksm_lookup {
@@ -378,27 +402,24 @@ enum gksm_control_action {
 	/* Of one GPU: no new attaches or publications, and no spare pages. Holds until the
 	 * RESUME of that GPU or the next connection; gksmd then says it again. */
 	GKSM_CONTROL_DRAIN = 4,
+	/* level, pages, of one GPU; changes nothing about sharing */
+	GKSM_CONTROL_PRESSURE = 5,
 	GKSM_CONTROL_OFFER_AGAIN = 6 /* pages that were NOTED can be merged now */
+};
+
+enum gksm_pressure_level {
+	GKSM_PRESSURE_NONE = 0, /* there is memory enough again */
+	GKSM_PRESSURE_LOW = 1	/* keep as few spares as will do; back `pages` more of what was
+				   promised while there is something to back them with */
 };
 
 struct gksm_control {
 	uint32_t action; /* enum gksm_control_action */
-	uint32_t gpu;	 /* its number + 1 (DRAIN, and RESUME after it); 0: all of the process */
+	uint32_t gpu; /* its number + 1 (DRAIN, RESUME after it, PRESSURE); 0: all of the process */
 	char reason[128];
-};
-
-/*
- * An allocation has failed for want of memory: is there any that nobody maps? Answered
- * when it is free, or with less than was asked for when no more can be had in time.
- */
-struct gksm_reclaim {
-	uint32_t gpu;
+	uint32_t level; /* PRESSURE: enum gksm_pressure_level */
 	uint32_t reserved;
-	uint64_t bytes;
-};
-
-struct gksm_reclaimed {
-	uint64_t bytes;
+	uint64_t pages; /* PRESSURE: unbacked pages */
 };
 
 /* Whoever holds the ticket can ask for the memory, if gksmd lets it. */

@@ -6,6 +6,7 @@
  */
 #include "alloc.h"
 
+#include "interpose/foreign.h"
 #include "interpose/outside.h"
 #include "interpose/scarce.h"
 #include "streams.h"
@@ -43,6 +44,8 @@ GKSM_WRAP(cuMemAlloc_v2)(CUdeviceptr *address, size_t bytes)
 	result = GKSM_REAL(cuMemAlloc_v2)(address, bytes);
 	while (gksm_memory_freed(result, bytes))
 		result = GKSM_REAL(cuMemAlloc_v2)(address, bytes);
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_made(process, *address, bytes);
 	return result;
 }
 
@@ -55,6 +58,7 @@ GKSM_WRAP(cuMemFree_v2)(CUdeviceptr address)
 		if (release(process, address, &result))
 			return result;
 		gksm_wait_outside(process, -1);
+		gksm_foreign_ends(process, address);
 	}
 	return GKSM_REAL(cuMemFree_v2)(address);
 }

@@ -9,9 +9,11 @@
 
 #include "access.h"
 #include "alloc.h"
+#include "gpu.h"
 #include "interpose/export.h"
 #include "ipc.h"
 #include "process.h"
+#include "streams.h"
 #include "wrap.h"
 
 /* Arena memory, or somebody else's that we have opened: pages of our making. */
@@ -256,9 +258,15 @@ static bool not_vmm(CUdeviceptr address)
 
 GKSM_WRAP(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *address)
 {
+	struct gksm *process = gksm_process();
+	CUresult result;
+
 	if (not_vmm((CUdeviceptr)(uintptr_t)address))
 		return CUDA_ERROR_INVALID_VALUE;
-	return GKSM_REAL(cuMemRetainAllocationHandle)(handle, address);
+	result = GKSM_REAL(cuMemRetainAllocationHandle)(handle, address);
+	if (process && result == CUDA_SUCCESS)
+		gksm_foreign_retain(process, *handle);
+	return result;
 }
 
 GKSM_WRAP(cuMemGetAccess)(unsigned long long *flags, const CUmemLocation *location,
@@ -299,9 +307,31 @@ GKSM_WRAP(cuMemAddressFree)(CUdeviceptr address, size_t bytes)
 	return GKSM_REAL(cuMemAddressFree)(address, bytes);
 }
 
-/* The place for what a process is to be told of free memory while others share: the
- * driver's own figure until then. */
+/* Before the first allocation, too: what a program measures from then on starts here. */
+static struct gksm_gpu *current_gpu(struct gksm *process)
+{
+	struct gksm_gpu *gpu = NULL;
+	CUdevice device;
+
+	if (GKSM_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+		gpu = gksm_gpu_get(process, device);
+	return gpu && atomic_load(&gpu->guard) != GKSM_GUARD_OFF ? gpu : NULL;
+}
+
+/* view.h says what a process is told of free memory. */
 GKSM_WRAP(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total_bytes)
 {
-	return GKSM_REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
+	CUresult result = GKSM_REAL(cuMemGetInfo_v2)(free_bytes, total_bytes);
+	struct gksm *process = gksm_process();
+	struct gksm_relaxed relaxed;
+	struct gksm_gpu *gpu;
+
+	if (result != CUDA_SUCCESS || !process || !free_bytes || !total_bytes)
+		return result;
+	gksm_relaxed_enter(process, &relaxed);
+	gpu = current_gpu(process);
+	if (gpu)
+		*free_bytes = gksm_view_ask(gpu, *free_bytes, *total_bytes);
+	gksm_relaxed_leave(&relaxed);
+	return result;
 }

@@ -13,4 +13,10 @@
  * to an end, for what is freed is gone. */
 bool gksm_memory_freed(CUresult result, size_t bytes);
 
+/* In stream order: a capture must not wait for gksmd. */
+bool gksm_memory_freed_for_stream(CUresult result, size_t bytes, CUstream stream);
+
+/* For a handle, whose device is in its properties. */
+bool gksm_memory_freed_for_handle(CUresult result, size_t bytes, const CUmemAllocationProp *prop);
+
 #endif
