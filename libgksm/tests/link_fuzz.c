@@ -26,7 +26,7 @@ struct bench {
 	struct gksm_link *link;
 	int near, far, null;
 	uint64_t random;
-	struct gksm_request requests[8];
+	struct gksm_request requests[9];
 	size_t request_count;
 	unsigned orders;
 };
@@ -39,6 +39,7 @@ static const struct {
 	{GKSM_WAIT, GKSM_LOOKED_UP, 2},	     {GKSM_PUBLISH, GKSM_PUBLISHED, 2},
 	{GKSM_SEGMENT_GET, GKSM_SEGMENT, 0}, {GKSM_SEGMENT_OPEN, GKSM_SEGMENT, 0},
 	{GKSM_COMMIT, GKSM_COMMITTED, 0},    {GKSM_GPU_OPEN, GKSM_GPU_OPENED, 0},
+	{GKSM_RECLAIM, GKSM_RECLAIMED, 0},
 };
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -112,6 +113,8 @@ static void outstanding(struct bench *bench)
 		request->results = allocate(kinds[i].count * sizeof(*request->results));
 		request->segment = allocate(sizeof(*request->segment));
 		request->opened = allocate(sizeof(*request->opened));
+		request->committed = allocate(sizeof(*request->committed));
+		request->reclaimed = allocate(sizeof(*request->reclaimed));
 		for (size_t j = 0; j < kinds[i].count; j++) {
 			request->replies[j].result.outcome = LINK_UNANSWERED;
 			request->replies[j].fd = -1;
@@ -141,6 +144,8 @@ static void clear(struct bench *bench)
 		free(request->results);
 		free(request->segment);
 		free(request->opened);
+		free(request->committed);
+		free(request->reclaimed);
 	}
 	link_packets_free(link_queue_take_all(&link->queue));
 	link->queue_bytes = 0;
@@ -166,7 +171,8 @@ static void send_one(struct bench *bench)
 	static const uint32_t head_sizes[] = {[GKSM_WELCOME] = 224,
 					      [GKSM_GPU_OPENED] = 40,
 					      [GKSM_SEGMENT] = 16,
-					      [GKSM_CONTROL] = 136};
+					      [GKSM_CONTROL] = 136,
+					      [GKSM_RECLAIMED] = 8};
 	static const uint32_t entry_sizes[] = {
 		[GKSM_LOOKED_UP] = 48, [GKSM_PUBLISHED] = 16, [GKSM_ANNOUNCED] = 16};
 	struct gksm_header header = {.magic = GKSM_MAGIC};
