@@ -40,6 +40,7 @@ static const struct {
 	{GKSM_SEGMENT_GET, GKSM_SEGMENT, 0}, {GKSM_SEGMENT_OPEN, GKSM_SEGMENT, 0},
 	{GKSM_COMMIT, GKSM_COMMITTED, 0},    {GKSM_GPU_OPEN, GKSM_GPU_OPENED, 0},
 	{GKSM_IPC_OPEN, GKSM_IPC_OPENED, 0}, {GKSM_IPC_PAGES, GKSM_IPC_TAKEN, 0},
+	{GKSM_RECLAIM, GKSM_RECLAIMED, 0},
 };
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -124,6 +125,8 @@ static void outstanding(struct bench *bench)
 		request->opened = allocate(sizeof(*request->opened));
 		request->ipc = allocate(sizeof(*request->ipc));
 		request->ipc_fds = allocate(GKSM_FDS_MAX * sizeof(*request->ipc_fds));
+		request->committed = allocate(sizeof(*request->committed));
+		request->freed = allocate(sizeof(*request->freed));
 		for (size_t j = 0; j < kinds[i].count; j++) {
 			request->replies[j].result.outcome = LINK_UNANSWERED;
 			request->replies[j].fd = -1;
@@ -157,6 +160,8 @@ static void clear(struct bench *bench)
 		free(request->results);
 		free(request->segment);
 		free(request->opened);
+		free(request->committed);
+		free(request->reclaimed);
 	}
 	link_packets_free(link_queue_take_all(&link->queue));
 	link->queue_bytes = 0;
@@ -181,6 +186,7 @@ static void send_one(struct bench *bench)
 	static uint8_t packet[GKSM_PACKET_MAX + 1024];
 	static const uint32_t head_sizes[] = {[GKSM_WELCOME] = 224,   [GKSM_GPU_OPENED] = 40,
 					      [GKSM_SEGMENT] = 16,    [GKSM_CONTROL] = 136,
+					      [GKSM_RECLAIMED] = 8,   [GKSM_SCAN_TERMS] = 32,
 					      [GKSM_IPC_OPENED] = 32, [GKSM_IPC_WANTED] = 40};
 	static const uint32_t entry_sizes[] = {
 		[GKSM_LOOKED_UP] = 48, [GKSM_PUBLISHED] = 16, [GKSM_ANNOUNCED] = 16};
