@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from gksmd.ctl import (
     doctor,
     domain_commands,
     drain_commands,
+    gpu_processes,
     scan_commands,
     tables,
     warm_commands,
@@ -264,6 +266,7 @@ def explain(daemon: Daemon, target: str, as_json: bool) -> None:
 
     A container is named by its id, the beginning of its id, or its name.
     """
+    _explain_stranger(target)
     found = daemon.ask(Explain(v=VERSION, target=target), Explanation)
     if as_json:
         click.echo(to_json(found))
@@ -294,6 +297,19 @@ def explain(daemon: Daemon, target: str, as_json: bool) -> None:
         out.print()
         for note in found.notes:
             out.print(tables.printable(f"* {note}"))
+
+
+def _explain_stranger(target: str) -> None:
+    """Ends the program for a process that gksmd cannot know of."""
+    if not target.isdigit():
+        return
+    process = gpu_processes.gpu_process(Path("/"), os.environ, int(target))
+    if process is not None and not process.hooked:
+        die(
+            f"Process {target} ({tables.printable(process.name)}) uses a GPU without libgksm in "
+            "it, so it shares nothing; start its container with --runtime=gksm, and look in its "
+            "log for a preload that was ignored."
+        )
 
 
 def _explain_gpu(write: Callable[[Any], None], gpu: OnGpu) -> None:
