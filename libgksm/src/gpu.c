@@ -280,11 +280,12 @@ void gksm_page_wait(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state se
 	gksm_futex_wait(&gpu->pages[page].state, seen, 10 * 1000 * 1000);
 }
 
-void gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero)
+uint32_t gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero)
 {
 	atomic_store(&gpu->pages[page].zero, zero);
 	if (zero)
 		atomic_fetch_add(&gpu->counters.zero_pages, 1);
+	return ++gpu->pages[page].shared_times;
 }
 
 void gksm_page_leaves_shared(struct gksm_gpu *gpu, uint64_t page, bool written)

@@ -156,8 +156,8 @@ bool gksm_page_step(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fr
 void gksm_page_wait(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state seen);
 
 /* The page, which the caller owns, is about to be SHARED. zero: it was compared, and all
- * its bytes are 0. */
-void gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero);
+ * its bytes are 0. Returns its shared_times from now on. */
+uint32_t gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero);
 
 /* The page, which the caller owns, was SHARED and will not be: what is known of shared
  * pages only is forgotten. written: because somebody writes to it. */

@@ -36,7 +36,8 @@ struct gksm_load_page {
 	void *staging;
 	struct gksm_hash128 hash;
 	struct gksm_lookup_reply reply;
-	bool settled; /* nothing is left to do for it */
+	bool settled;	       /* nothing is left to do for it */
+	uint32_t shared_times; /* of the page, once it was committed as SHARED */
 };
 
 struct gksm_load {

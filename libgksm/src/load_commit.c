@@ -67,7 +67,7 @@ static void drop_old_backing(struct gksm_gpu *gpu, struct gksm_page *page, uint6
 	atomic_fetch_sub(&gpu->counters.unshared[page->unshared], 1);
 }
 
-int gksm_load_commit(struct gksm_load *load, const struct gksm_load_page *entry,
+int gksm_load_commit(struct gksm_load *load, struct gksm_load_page *entry,
 		     const struct gksm_replacement *with)
 {
 	struct gksm_gpu *gpu = load->gpu;
@@ -98,7 +98,8 @@ int gksm_load_commit(struct gksm_load *load, const struct gksm_load_page *entry,
 	atomic_store(&page->page_id, with->page_id);
 	page->kind = (uint8_t)load->kind;
 	if (with->shared)
-		gksm_page_enters_shared(gpu, index, gksm_all_zero(entry->staging));
+		entry->shared_times =
+			gksm_page_enters_shared(gpu, index, gksm_all_zero(entry->staging));
 	if (!with->shared) {
 		page->unshared = (uint8_t)with->why;
 		atomic_fetch_add(&gpu->counters.unshared[with->why], 1);

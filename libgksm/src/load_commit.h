@@ -33,7 +33,7 @@ bool gksm_load_quiet(struct gksm_load *load);
  * -1: the page was stolen, may not be replaced now, or cannot be mapped. On success the
  * handle is taken over.
  */
-int gksm_load_commit(struct gksm_load *load, const struct gksm_load_page *entry,
+int gksm_load_commit(struct gksm_load *load, struct gksm_load_page *entry,
 		     const struct gksm_replacement *with);
 
 /* New memory with the snapshots' bytes, mapped nowhere. handles[i] is 0 where it could

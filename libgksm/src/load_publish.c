@@ -70,7 +70,8 @@ static void send_publication(struct gksm_load *load, struct publication *publica
 		/* No answer: somebody may have it all the same. It stays read-only, and a
 		 * write copies. */
 		if (!error)
-			gksm_page_named(load->gpu, publication->page[i]->page, &said[i],
+			gksm_page_named(load->gpu, publication->page[i]->page,
+					publication->page[i]->shared_times, &said[i],
 					said[i].status && may_open(load));
 		close(publication->fd[i]);
 	}

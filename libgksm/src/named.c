@@ -8,8 +8,16 @@
 #include "map.h"
 #include "marks.h"
 
-void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, const struct gksm_publish_result *said,
-		     bool may_open)
+/* Written to or freed already: the page left before it had a name. */
+static void left(struct gksm_gpu *gpu, const struct gksm_publish_result *said)
+{
+	if (!said->status)
+		gksm_link_detached(gpu->process->link, (unsigned)gpu->device, GKSM_DETACH_COW,
+				   &said->page_id, 1);
+}
+
+void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, uint32_t shared_times,
+		     const struct gksm_publish_result *said, bool may_open)
 {
 	struct gksm_page *page = &gpu->pages[index];
 
@@ -21,10 +29,12 @@ void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, const struct gksm_pub
 			gksm_page_wait(gpu, index, GKSM_PAGE_BUSY);
 			continue;
 		}
-		/* Written to already: the page left before it had a name. */
-		if (!said->status)
-			gksm_link_detached(gpu->process->link, (unsigned)gpu->device,
-					   GKSM_DETACH_COW, &said->page_id, 1);
+		left(gpu, said);
+		return;
+	}
+	if (page->shared_times != shared_times) {
+		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
+		left(gpu, said);
 		return;
 	}
 	/* No answer for this one: somebody may have it all the same. */

@@ -13,9 +13,10 @@ struct gksm_gpu;
 /*
  * gksmd's word on a page that is SHARED with no id yet: it gets its id, or, refused,
  * becomes private again if `may_open` says that a hole is safe now. A page that was
- * written to meanwhile has left; gksmd is told.
+ * written to or freed meanwhile has left, even if it is another shared page by now
+ * (shared_times tells); gksmd is told.
  */
-void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, const struct gksm_publish_result *said,
-		     bool may_open);
+void gksm_page_named(struct gksm_gpu *gpu, uint64_t index, uint32_t shared_times,
+		     const struct gksm_publish_result *said, bool may_open);
 
 #endif

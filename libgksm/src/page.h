@@ -134,6 +134,7 @@ struct gksm_page {
 	_Atomic uint8_t hint;	 /* what the program says it is: enum gksm_kind + 1; 0: nothing */
 	_Atomic uint8_t written; /* enum gksm_written: by a copy or set since the last look */
 	_Atomic uint8_t zero;	 /* in SHARED: compared, all its bytes are 0 */
+	uint32_t shared_times;	 /* counts up each time it becomes SHARED: which page that is */
 	uint32_t merged_pass;	 /* in SHARED: the scanner's pass that merged it; 0: it did not */
 	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
 	_Atomic uint64_t page_id;	     /* in SHARED; 0: gksmd has not named it */

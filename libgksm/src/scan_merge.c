@@ -66,24 +66,26 @@ static bool read_own(struct gksm_scan *scan, struct gksm_engine *engine, uint64_
 }
 
 /* The page, which the caller has taken out of MERGING, is the published one from now on. */
-static void become_shared(struct gksm_scan *scan, const struct gksm_scan_candidate *candidate,
-			  uint64_t page_id, bool zero)
+static uint32_t become_shared(struct gksm_scan *scan, const struct gksm_scan_candidate *candidate,
+			      uint64_t page_id, bool zero)
 {
 	struct gksm_gpu *gpu = scan->gpu;
 	struct gksm_page *entry = &gpu->pages[candidate->page];
+	uint32_t shared_times;
 
 	atomic_fetch_sub(&gpu->counters.unshared[entry->unshared], 1);
 	atomic_store(&entry->hash_low, candidate->hash.low);
 	atomic_store(&entry->hash_high, candidate->hash.high);
 	atomic_store(&entry->page_id, page_id);
 	entry->merged_pass = atomic_load(&scan->pass);
-	gksm_page_enters_shared(gpu, candidate->page, zero);
+	shared_times = gksm_page_enters_shared(gpu, candidate->page, zero);
 	gksm_page_put(gpu, candidate->page, GKSM_PAGE_SHARED);
 	atomic_fetch_add(&gpu->counters.merged_pages, 1);
+	return shared_times;
 }
 
 bool gksm_merge_publish(struct gksm_scan *scan, const struct gksm_scan_candidate *candidate,
-			int *fd)
+			int *fd, uint32_t *shared_times)
 {
 	struct gksm_gpu *gpu = scan->gpu;
 	uint64_t page = candidate->page;
@@ -102,7 +104,7 @@ bool gksm_merge_publish(struct gksm_scan *scan, const struct gksm_scan_candidate
 		gksm_page_put(gpu, page, GKSM_PAGE_MERGING);
 		return false;
 	}
-	become_shared(scan, candidate, 0, gksm_all_zero(bytes));
+	*shared_times = become_shared(scan, candidate, 0, gksm_all_zero(bytes));
 	return true;
 }
 

@@ -64,6 +64,7 @@ struct publication {
 	struct offer *offer[BATCH];
 	struct gksm_publish_entry entry[BATCH];
 	int fd[BATCH];
+	uint32_t shared_times[BATCH];
 	size_t count;
 	uint64_t dropped[BATCH];
 	size_t dropped_count;
@@ -81,7 +82,8 @@ static void stage(struct gksm_scan *scan, struct offer *offer, struct publicatio
 	struct gksm_engine *engine = protect(scan, page);
 	size_t at = publication->count;
 
-	if (engine && gksm_merge_publish(scan, offer->candidate, &publication->fd[at])) {
+	if (engine && gksm_merge_publish(scan, offer->candidate, &publication->fd[at],
+					 &publication->shared_times[at])) {
 		publication->offer[at] = offer;
 		publication->entry[at] = (struct gksm_publish_entry){
 			.token = offer->reply.result.token, .hash = offer->candidate->hash};
@@ -125,7 +127,8 @@ static size_t publish(struct gksm_scan *scan, struct offer *offers, size_t count
 		/* No answer: somebody may have it all the same. It stays read-only. */
 		if (error)
 			continue;
-		gksm_page_named(gpu, publication.offer[i]->candidate->page, &said[i], true);
+		gksm_page_named(gpu, publication.offer[i]->candidate->page,
+				publication.shared_times[i], &said[i], true);
 		published += !said[i].status;
 	}
 	return published;

@@ -67,10 +67,10 @@ bool gksm_merge_protect(struct gksm_scan *scan, uint64_t page);
 void gksm_merge_abandon(struct gksm_scan *scan, uint64_t page);
 
 /* Steps 2 to 4 for a protected page that becomes the published one: *fd (the caller's)
- * is its export. The page is SHARED without a name then. false: it is not; the caller
+ * is its export. The page is SHARED without a name then (named.h). false: it is not; the caller
  * abandons it. */
 bool gksm_merge_publish(struct gksm_scan *scan, const struct gksm_scan_candidate *candidate,
-			int *fd);
+			int *fd, uint32_t *shared_times);
 
 enum gksm_merge_result { GKSM_MERGE_DONE, GKSM_MERGE_DIFFERS, GKSM_MERGE_DROPPED };
 

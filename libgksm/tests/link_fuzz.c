@@ -161,7 +161,7 @@ static void clear(struct bench *bench)
 		free(request->segment);
 		free(request->opened);
 		free(request->committed);
-		free(request->reclaimed);
+		free(request->freed);
 	}
 	link_packets_free(link_queue_take_all(&link->queue));
 	link->queue_bytes = 0;

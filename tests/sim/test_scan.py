@@ -171,13 +171,20 @@ def test_a_kernel_that_writes_all_the_time_never_stumbles_over_the_scanner(
     assert a.digests(at_a, 4) == b.digests(at_b, 4)
 
 
-def test_freeing_and_loading_beside_the_scanner_loses_no_byte(stack: Stack, sharer: Sharer) -> None:
+def test_freeing_and_loading_beside_the_scanner_loses_no_byte_and_no_count(
+    stack: Stack, sharer: Sharer, eventually: Callable[..., None]
+) -> None:
     stack.gksmctl("scan", "set", "run=on", "interval_ms=1", "max_interval_ms=1", "stable_hashes=1")
     stack.gksmctl("scan", "set", "max_percent=100", "zero_pages=on")
     actors = [sharer(), sharer()]
     begun = [actor.begin("storm", 3, 4.0, 77 + n) for n, actor in enumerate(actors)]
     for actor, number in zip(actors, begun, strict=True):
         assert actor.end(number) == {"value": []}
+
+    def mapped() -> list[int]:
+        return [instance["shared_bytes"] for instance in stack.status()["instances"]]
+
+    eventually(lambda: mapped() == [0, 0], "the end of all mappings")
 
 
 # Kinds
