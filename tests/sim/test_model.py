@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever processes do, in whatever order, each finds its own bytes in its memory.
+
+Hypothesis draws lists of steps; a model keeps the true bytes of each process. Together
+the shards make 10,000 steps. GKSM_MODEL_SEED=N draws others.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.support.model import scanning
+from tests.support.model.ops import Op, operations
+from tests.support.model.run import Plan, run
+
+SEED = int(os.environ.get("GKSM_MODEL_SEED", "1"))
+SHARDS, RUNS, STEPS = 5, 4, 500
+# Each run is repeated by its file, not by hypothesis: the processes of a shorter list cost
+# as long to start.
+DRAWN = settings(max_examples=RUNS, database=None, phases=[Phase.generate])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_process_finds_its_own_bytes_whatever_all_of_them_do(
+    build: Path, tmp_path: Path, shard: int
+) -> None:
+    number = 1000 * SEED + shard
+    steps = []
+
+    @seed(number)
+    @DRAWN
+    @given(processes=st.integers(2, 4), ops=operations(STEPS))
+    def whatever_they_do(processes: int, ops: list[Op]) -> None:
+        run(build, tmp_path / str(len(steps)), Plan(number, processes, ops))
+        steps.append(len(ops))
+
+    whatever_they_do()
+    assert sum(steps) >= RUNS * STEPS
+
+
+@pytest.mark.timeout(600)
+def test_the_same_steps_share_the_same_pages(build: Path, tmp_path: Path) -> None:
+    """Twice, each time on a stack of its own: at each check the same pages are shared, with
+    the same ones, after as many copies on write, loads and attaches."""
+
+    @seed(SEED)
+    @settings(DRAWN, max_examples=2)
+    @given(ops=operations(STEPS // 2))
+    def twice(ops: list[Op]) -> None:
+        plan = Plan(SEED, 3, ops)
+        first, second = (run(build, tmp_path / name, plan) for name in ("first", "second"))
+        assert first.accounts == second.accounts
+        assert any(each["mappings"] > each["published"] > 0 for each in first.accounts)
+
+    twice()
+
+
+def test_the_scanners_step_is_drawn_as_soon_as_there_is_a_scanner() -> None:
+    assert scanning.offered() == scanning.SCANS, (
+        "gksmctl has `scan now`: set SCANS in tests/support/model/scanning.py, and CONFIG there "
+        "so that nothing scans by itself"
+    )

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch of the scanner's step.
+
+A test fails as long as SCANS does not say whether `gksmctl scan now` exists.
+"""
+
+from __future__ import annotations
+
+from gksm_bench.stack import Stack
+from gksmd.ctl.main import main
+
+from tests.support.control import must
+
+SCANS = False
+# gksm.toml: nothing scans but the step, and one look makes a page stable.
+CONFIG = ""
+
+
+def offered() -> bool:
+    """Whether this gksmctl has `scan now`."""
+    command = main.commands.get("scan")
+    return command is not None and "now" in getattr(command, "commands", {})
+
+
+def scan(stack: Stack) -> None:
+    """One pass in every process of the stack, one after another; returns when all are done."""
+    must(stack, "scan", "now")
