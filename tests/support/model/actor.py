@@ -77,7 +77,8 @@ class ModelActor(Actor):
             at = ctypes.addressof((ctypes.c_char * len(buffer)).from_buffer(buffer))
             check(driver.cuMemcpyDtoH(at, address, len(buffer)))
             found += [
-                xxhash.xxh3_128_intdigest(view[at : at + PAGE]) for at in range(0, len(buffer), PAGE)
+                xxhash.xxh3_128_intdigest(view[at : at + PAGE])
+                for at in range(0, len(buffer), PAGE)
             ]
         return found
 
@@ -129,7 +130,13 @@ class ModelActor(Actor):
         """A graph of one set; it stays, instantiated."""
         graph = check(driver.cuGraphCreate(0))
         node = driver.CUDA_MEMSET_NODE_PARAMS()
-        node.dst, node.value, node.elementSize, node.width, node.height = address, value, 4, words, 1
+        node.dst, node.value, node.elementSize, node.width, node.height = (
+            address,
+            value,
+            4,
+            words,
+            1,
+        )
         check(driver.cuGraphAddMemsetNode(graph, None, 0, node, self.context))
         self.graph_count += 1
         self.graphs[self.graph_count] = check(driver.cuGraphInstantiate(graph, 0))
