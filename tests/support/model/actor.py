@@ -16,8 +16,6 @@ from tests.support.pages import PAGE
 
 BEHIND = "nb-behind"
 BESIDE = "nb-beside"
-# What `behind` enqueues between the kernel that waits and the read.
-NOTHING, KERNEL, COPY = range(3)
 
 
 class ModelActor(Actor):
@@ -82,22 +80,37 @@ class ModelActor(Actor):
             ]
         return found
 
-    def behind(
-        self, address: int, pages: int, work: int, page: int, offset: int, value: int
-    ) -> list[int]:
-        """Hashes by a read that is enqueued while a kernel keeps the stream busy."""
+    def behind(self, address: int, pages: int, work: str, write: list[int]) -> list[int]:
+        """Hashes by a read that is enqueued while a kernel keeps the stream busy; between the
+        two a kernel may write a word, or a copy a page: write is page, offset and value."""
+        page, offset, value = write
         size = pages * PAGE
         into = int(check(driver.cuMemAllocHost(size)))
         source = self.pinned([value])
         flag = self.hold(BEHIND)
-        if work == KERNEL:
+        if work == "kernel":
             self.write_kernel(address, [page], offset, value, BEHIND)
-        elif work == COPY:
+        elif work == "copy":
             at = address + page * PAGE
             check(driver.cuMemcpyHtoDAsync(at, source, PAGE, self.stream(BEHIND)))
         check(driver.cuMemcpyDtoHAsync(into, address, size, self.stream(BEHIND)))
         self.let_go(flag)
         return self.collect(into, pages, BEHIND, [source, flag])
+
+    def overtake(self, address: int, into: int, work: str, value: int) -> None:
+        """While a kernel that is to copy the page elsewhere is pending, enqueue the write of
+        another page over it."""
+        source = self.pinned([value])
+        flag = self.hold(BEHIND)
+        self.launch("copy", [into, address, PAGE], "QQQ", BEHIND)
+        if work == "copy":
+            check(driver.cuMemcpyHtoDAsync(address, source, PAGE, self.stream(BEHIND)))
+        else:
+            self.memset(address, value, PAGE // 4, BEHIND)
+        self.let_go(flag)
+        self.sync(BEHIND)
+        for pinned in (source, flag):
+            check(driver.cuMemFreeHost(pinned))
 
     def beside(self, address: int, pages: int) -> list[int]:
         """Hashes by a read in one stream while a kernel keeps another one busy."""

@@ -34,6 +34,7 @@ WEIGHTS = {
     "kernel_copy": 4,
     "read": 6,
     "read_behind": 7,
+    "overtake": 4,
     "graph": 4,
     "fork": 1,
     "fork_and_try": 1,

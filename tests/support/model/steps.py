@@ -14,7 +14,6 @@ import psutil
 from gksm_bench.stack import wait_until
 
 from tests.support.model import scanning
-from tests.support.model.actor import COPY, KERNEL
 from tests.support.model.checks import compare, compare_range
 from tests.support.model.ops import Op
 from tests.support.model.truth import (
@@ -283,14 +282,29 @@ def read_behind(_: World, process: Process, op: Op) -> str:
         found = process.remote.beside(at, count)
         compare_range(process, allocation, first, found)
         return f"{told(allocation, first, count)} beside a busy stream"
-    work, page, offset = op.value % 4, op.where % count, OFFSETS[op.page % len(OFFSETS)]
-    found = process.remote.behind(at, count, work, page, offset, op.value)
-    if work == KERNEL:
+    work, page = ("nothing", "kernel", "copy")[op.value % 4], op.where % count
+    offset = OFFSETS[op.page % len(OFFSETS)]
+    found = process.remote.behind(at, count, work, [page, offset, op.value])
+    if work == "kernel":
         allocation.write((first + page) * PAGE + offset, op.value.to_bytes(4, "little"))
-    elif work == COPY:
+    elif work == "copy":
         allocation.put(first + page, [pattern(op.value)])
     compare_range(process, allocation, first, found)
-    return f"{told(allocation, first, count)} behind {('nothing', 'a kernel', 'a copy')[work]}"
+    return f"{told(allocation, first, count)} behind {work}"
+
+
+def overtake(_: World, process: Process, op: Op) -> str:
+    """A whole page is written by the API while a kernel has yet to read what it held."""
+    allocation, first, _count = target(process, op)
+    into, page = other(process, op)
+    if into.at(page) == allocation.at(first):
+        return "nothing: onto itself"
+    work, word = ("copy", "set")[op.value % 2], WORDS[op.value % len(WORDS)]
+    value = op.value if work == "copy" else word
+    process.remote.overtake(allocation.at(first), into.at(page), work, value)
+    into.put(page, [allocation.pages[first]])
+    allocation.put(first, [pattern(value) if work == "copy" else filled(word)])
+    return f"{told(into, page)} = {told(allocation, first)} = {work} of {value:#x}"
 
 
 # Graphs
@@ -410,6 +424,7 @@ STEPS: dict[str, Step] = {
     "kernel_copy": kernel_copy,
     "read": read,
     "read_behind": read_behind,
+    "overtake": overtake,
     "graph": graph,
     "fork": fork,
     "fork_and_try": fork_and_try,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import xxhash
 
@@ -29,13 +29,13 @@ class Page:
         return xxhash.xxh3_128_intdigest(self.data)
 
 
-@lru_cache(maxsize=None)
+@cache
 def filled(word: int) -> Page:
     """The page that holds one word over and over."""
     return Page(word.to_bytes(4, "little") * (PAGE // 4))
 
 
-@lru_cache(maxsize=None)
+@cache
 def pattern(number: int) -> Page:
     """One page of the pool: zeros, contents, and what kernels fill in."""
     number %= PATTERNS
