@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
+from gksm_bench.kv import scanner
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def test_the_same_steps_share_the_same_pages(build: Path, tmp_path: Path) -> Non
 
 
 def test_the_scanners_step_is_drawn_as_soon_as_there_is_a_scanner() -> None:
-    assert scanning.offered() == scanning.SCANS, (
+    assert scanner.offered() == scanning.SCANS, (
         "gksmctl has `scan now`: set SCANS in tests/support/model/scanning.py, and CONFIG there "
         "so that nothing scans by itself"
     )

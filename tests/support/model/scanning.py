@@ -7,19 +7,12 @@ A test fails as long as SCANS does not say whether `gksmctl scan now` exists.
 from __future__ import annotations
 
 from gksm_bench.stack import Stack
-from gksmd.ctl.main import main
 
 from tests.support.control import must
 
 SCANS = False
 # gksm.toml: nothing scans but the step, and one look makes a page stable.
 CONFIG = ""
-
-
-def offered() -> bool:
-    """Whether this gksmctl has `scan now`."""
-    command = main.commands.get("scan")
-    return command is not None and "now" in getattr(command, "commands", {})
 
 
 def scan(stack: Stack) -> None:
