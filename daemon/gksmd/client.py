@@ -7,6 +7,7 @@ thread at a time.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -24,11 +25,14 @@ from gksmd.protocol import (
     HELLO,
     LOOKUP,
     LOOKUP_RESULT,
+    OFFER,
+    OFFER_ENTRY,
     PAGE_ENTRY,
     PUBLISH,
     PUBLISH_ENTRY,
     PUBLISH_RESULT,
     REPORT,
+    SCAN_TERMS,
     SEGMENT,
     SEGMENT_GET,
     SEGMENT_REF,
@@ -73,6 +77,7 @@ class Client:
         self.sock.settimeout(timeout_s)
         self.sock.connect(str(path))
         self.controls: deque[Any] = deque()  # CONTROL messages that came unasked
+        self.scan_terms: Any = None  # the last SCAN_TERMS
         self.welcome: Any = None
         self._seq = 0
 
@@ -96,7 +101,7 @@ class Client:
         return self._seq
 
     def receive(self) -> Message:
-        """The next message that is not CONTROL. Raises ClosedError, TimeoutError."""
+        """The next message that answers something. Raises ClosedError, TimeoutError."""
         while True:
             try:
                 message = receive(self.sock)
@@ -104,9 +109,12 @@ class Client:
                 raise ClosedError from None
             if message is None:
                 raise ClosedError
-            if message.type != lib.GKSM_CONTROL:
+            if message.type == lib.GKSM_CONTROL:
+                self.controls.append(CONTROL.read(message.head))
+            elif message.type == lib.GKSM_SCAN_TERMS:
+                self.scan_terms = SCAN_TERMS.read(message.head)
+            else:
                 return message
-            self.controls.append(CONTROL.read(message.head))
 
     def ask(self, kind: int, **parts: Any) -> Message:
         """Send a request and receive its one reply."""
@@ -128,15 +136,21 @@ class Client:
     # Requests.
 
     def hello(self, guards: int = ALL_GUARDS, protocol: int = 1, **fields: Any) -> Message:
-        """Say HELLO; keeps and returns what came back."""
+        """Say HELLO; keeps and returns what came back.
+
+        A refusal (status < 0) may have been said before HELLO was read, or even sent.
+        """
         head = HELLO.build(
             protocol_min=protocol,
             protocol_max=protocol,
-            features=3,
             guards=guards,
-            **{"framework": b"test", **fields},
+            **{"framework": b"test", "features": 3, **fields},
         )
-        message = self.ask(lib.GKSM_HELLO, head=head)
+        with contextlib.suppress(BrokenPipeError):
+            self.send(lib.GKSM_HELLO, head=head)
+        message = self.receive()
+        if message.type != lib.GKSM_WELCOME:
+            raise ClosedError(f"message type {message.type} where WELCOME was due")
         self.welcome = WELCOME.read(message.head)
         return message
 
@@ -161,6 +175,22 @@ class Client:
             head=LOOKUP.build(gpu=gpu, kind=kind),
             entries=b"".join(hashes),
             entry_bytes=16,
+        )
+        return self.results(seq)
+
+    def offer(
+        self, pages: Iterable[tuple[bytes, bool]], gpu: int = 0, kind: int = 0
+    ) -> list[Found]:
+        """Offer stable pages given as hash and "I have another"; results in their order."""
+        entries = [
+            OFFER_ENTRY.pack(digest, lib.GKSM_OFFER_TWIN if twin else 0, 0)
+            for digest, twin in pages
+        ]
+        seq = self.send(
+            lib.GKSM_OFFER,
+            head=OFFER.build(gpu=gpu, kind=kind),
+            entries=b"".join(entries),
+            entry_bytes=OFFER_ENTRY.size,
         )
         return self.results(seq)
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from gksmd.model import PAGE_BYTES, UNSHARED_REASONS, Gpu, Instance, Usage
+from gksmd.model import PAGE_BYTES, SCANS, UNSHARED_REASONS, Gpu, Instance, Usage
 
 # A USAGE this long after a promise includes it, whatever its counts are: clients send
 # one at most 100 ms after a change.
 SETTLED_S = 0.5
 COUNTS = 13  # of gksm_usage, before the array of reasons
+SCAN_COUNTS = (  # of gksm_usage, behind it
+    "zero_pages",
+    "full_scans",
+    "stable_pages",
+    "volatile_pages",
+    "scanned_pages",
+    "merged_pages",
+    "dropped_merges",
+    "churned_merges",
+    "scan_ns_total",
+    "scan_pass",
+)
 
 
 def promise(
@@ -50,6 +62,7 @@ def retire(gpu: Gpu, instance: Instance) -> None:
     gpu.past_cow_events += instance.usage.cow_events
     gpu.past_cow_ns_total += instance.usage.cow_ns_total
     gpu.past_api_detaches += instance.usage.api_detaches
+    gpu.past_scans.update({name: getattr(instance.usage, name) for name in SCANS})
 
 
 def usage_from(row: tuple[Any, ...]) -> Usage:
@@ -57,4 +70,7 @@ def usage_from(row: tuple[Any, ...]) -> Usage:
     _, _, *counts = row
     usage = Usage(*counts[:COUNTS])
     usage.unshared = tuple(counts[COUNTS : COUNTS + UNSHARED_REASONS])
+    scan = counts[COUNTS + UNSHARED_REASONS :]
+    for name, value in zip(SCAN_COUNTS, scan, strict=False):
+        setattr(usage, name, value)
     return usage

@@ -130,6 +130,26 @@ class Memory(Section, frozen=True):
     host_copy_bytes: Size = Size(8 << 30)
 
 
+class Scan(Section, frozen=True):
+    """How equal pages are looked for that did not come by the load path.
+
+    ``gksmctl scan set`` changes these while gksmd runs; a restart reads the file again.
+    """
+
+    # false: only `gksmctl scan now` looks.
+    run: bool = True
+    # Between two passes over an instance's pages; doubles up to the maximum while they
+    # find nothing.
+    interval_ms: Milliseconds = 1000
+    max_interval_ms: Milliseconds = 16_000
+    # Equal hashes in a row that make a page stable.
+    stable_hashes: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    # Of an instance's time that looking may take.
+    max_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
+    # Merge pages of zeros, too: each is a debt of one page, due at the first write.
+    zero_pages: bool = False
+
+
 class Quota(Section, frozen=True):
     """What may be used; 0: no limit."""
 
@@ -210,6 +230,7 @@ class Config(Section, frozen=True):
     load: Load = Load()
     guard: Guard = Guard()
     memory: Memory = Memory()
+    scan: Scan = Scan()
     quota: Quotas = Quotas()
     grace: Grace = Grace()
     metrics: Metrics = Metrics()

@@ -4,7 +4,7 @@
 ========== ====================== ==================================================
 socket     peers                  ops
 ========== ====================== ==================================================
-admin      root, the daemon's uid info reload check domain_users set_sharing
+admin      root, the daemon's uid info reload check domain_users set_sharing set_scan scan_now
 runtime    root, the daemon's uid prepare bind forget
 status     everybody              status ps pages domains explain logs
 ========== ====================== ==================================================
@@ -17,8 +17,10 @@ from __future__ import annotations
 import logging
 import os
 
+import msgspec
+
 from gksmd import metrics, snapshot
-from gksmd.config import Config, ConfigError
+from gksmd.config import Config, ConfigError, Scan
 from gksmd.containers import Registry
 from gksmd.core import Core
 from gksmd.domain_files import Entry, Located, arrange, read_entries
@@ -49,6 +51,10 @@ from gksmd.ops import (
     Reload,
     ReloadAnswer,
     RuntimeRequest,
+    ScanAnswer,
+    ScannedAnswer,
+    ScanNow,
+    SetScan,
     SetSharing,
     SharingAnswer,
     StatusRequest,
@@ -159,6 +165,10 @@ class Control:
             )
         if isinstance(request, SetSharing):
             return self._set_sharing(request)
+        if isinstance(request, SetScan):
+            return self._set_scan(request)
+        if isinstance(request, ScanNow):
+            return await self._scan_now(request)
         raise TypeError(type(request))
 
     def _check(self, entry: Entry) -> CheckAnswer:
@@ -195,6 +205,31 @@ class Control:
                     process.domain.name,
                 )
             ),
+        )
+
+    def _set_scan(self, request: SetScan) -> ScanAnswer:
+        wanted = {name: getattr(request, name) for name in Scan.__struct_fields__}
+        changes = {name: value for name, value in wanted.items() if value is not None}
+        told = 0
+        if changes:
+            settings = msgspec.structs.replace(self._core.scan, **changes)
+            if settings.max_interval_ms < settings.interval_ms:
+                raise RefusedError(
+                    f"max_interval_ms ({settings.max_interval_ms}) is below interval_ms "
+                    f"({settings.interval_ms}); set both."
+                )
+            told = self._core.set_scan(settings)
+        return ScanAnswer(settings=self._core.scan, instances=told)
+
+    async def _scan_now(self, request: ScanNow) -> ScannedAnswer:
+        def merged() -> int:
+            return sum(i.usage.merged_pages for i in self._core.state.instances)
+
+        before = merged()
+        late = await self._core.scan_now(request.passes, request.wait_s)
+        return ScannedAnswer(
+            merged=max(merged() - before, 0),
+            late=sorted(i.process.identity.pid for i in late),
         )
 
     def _set_sharing(self, request: SetSharing) -> SharingAnswer:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from gksmd.config import Scan
 from gksmd.domains import Decision, Subject
-from gksmd.model import Sharing, State
+from gksmd.model import Instance, Sharing, State
 
 # Gives a bare process its domain. Never raises: one that no rule matches is alone.
 Decide = Callable[[Subject], Decision]
@@ -21,6 +22,10 @@ class Core(Protocol):
     """The operations of a running daemon. All are called on the event loop."""
 
     state: State
+
+    @property
+    def scan(self) -> Scan:
+        """The scanner's settings in force."""
 
     def open_container(self, container_id: str, decision: Decision) -> Path:
         """Make the container's own directory and socket; return the socket's path.
@@ -37,6 +42,12 @@ class Core(Protocol):
 
     def close_container(self, container_id: str) -> None:
         """Close and remove its socket; its processes go when they die. Idempotent."""
+
+    def set_scan(self, settings: Scan) -> int:
+        """Put the scanner's settings in force; returns how many instances were told."""
+
+    async def scan_now(self, passes: int, wait_s: float) -> list[Instance]:
+        """Have passes made over all instances; see ``Scanning.now``."""
 
     def set_sharing(
         self,

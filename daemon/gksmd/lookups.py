@@ -71,13 +71,7 @@ class Lookups:
         digests = [digest for digest, *_ in LOOKUP_ENTRY.rows(message)]
         counters = self.state.counters
         counters.lookups += len(digests)
-        reason = await self._why_not(instance, head.kind, len(digests))
-        if connection.closed:
-            return
-        if reason is not None:
-            counters.refused += len(digests)
-            rows = [refused(i, reason) for i in range(len(digests))]
-            await self._answer(connection, instance, message.seq, rows, [], last=True)
+        if not await self.admit(connection, instance, message.seq, head.kind, len(digests)):
             return
         rows, hits = [], []
         by_hash, leases = instance.table.by_hash, instance.table.leases
@@ -99,7 +93,21 @@ class Lookups:
                 rows.append(
                     LOOKUP_RESULT.pack(index, LEASE, 0, lease.token, self.lease_ms, 0, 0, 0)
                 )
-        await self._answer(connection, instance, message.seq, rows, hits, last=True)
+        await self.answer(connection, instance, message.seq, rows, hits, last=True)
+
+    async def admit(
+        self, connection: Connection, instance: Instance, seq: int, kind: int, count: int
+    ) -> bool:
+        """Whether ``count`` look-ups may be made now; else they are answered."""
+        reason = await self._why_not(instance, kind, count)
+        if connection.closed:
+            return False
+        if reason is None:
+            return True
+        self.state.counters.refused += count
+        rows = [refused(i, reason) for i in range(count)]
+        await self.answer(connection, instance, seq, rows, [], last=True)
+        return False
 
     def wait(self, connection: Connection, message: Message) -> None:
         """Take up a WAIT; it is answered as its tickets resolve."""
@@ -174,7 +182,7 @@ class Lookups:
                     wait.over = True
                     rows += self._close(wait, expired=over and not wait.leases)
                 if last or hits or rows:
-                    await self._answer(connection, wait.instance, wait.seq, rows, hits, last=last)
+                    await self.answer(connection, wait.instance, wait.seq, rows, hits, last=last)
                     rows = []
                 if last:
                     return
@@ -217,7 +225,7 @@ class Lookups:
             await asyncio.sleep(delay)
         return None
 
-    async def _answer(
+    async def answer(
         self,
         connection: Connection,
         instance: Instance,

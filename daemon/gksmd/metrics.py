@@ -47,6 +47,13 @@ _COUNTERS = {
     "vault_reconnects": "Connections made to gksm-vault",
 }
 
+_SCANS = {  # model.SCANS
+    "full_scans": "Passes over an instance's pages",
+    "merged_pages": "Pages that the scanner merged",
+    "dropped_merges": "Merges dropped: written to meanwhile, or different",
+    "churned_merges": "Merged pages that were written to soon after",
+}
+
 
 class StateCollector(Collector):
     """Turns the state into metric families. Used on the event loop only."""
@@ -101,8 +108,22 @@ class StateCollector(Collector):
         api = CounterMetricFamily(
             "gksm_api_detaches", "Private copies made for copies, sets and graphs", labels=["gpu"]
         )
+        scans = {
+            name: CounterMetricFamily(f"gksm_scan_{name}", text, labels=["gpu"])
+            for name, text in _SCANS.items()
+        }
+        unshared = GaugeMetricFamily(
+            "gksm_pages_unshared", "Private pages, unchanged, with no look-alike", labels=["gpu"]
+        )
+        changing = GaugeMetricFamily(
+            "gksm_pages_volatile", "Private pages changed between two looks", labels=["gpu"]
+        )
         for raw, gpu in self._state.gpus.items():
             label = [format_uuid(raw)]
+            unshared.add_metric(label, sum(i.usage.stable_pages for i in gpu.instances))
+            changing.add_metric(label, sum(i.usage.volatile_pages for i in gpu.instances))
+            for name, family in scans.items():
+                family.add_metric(label, gpu.scans(name))
             total.add_metric(label, gpu.total_bytes)
             used.add_metric(label, gpu.used_bytes)
             promised.add_metric(label, gpu.promised_pages * PAGE_BYTES)
@@ -110,7 +131,7 @@ class StateCollector(Collector):
             api.add_metric(
                 label, gpu.past_api_detaches + sum(i.usage.api_detaches for i in gpu.instances)
             )
-        yield from (total, used, promised, cow, api)
+        yield from (total, used, promised, cow, api, unshared, changing, *scans.values())
 
     def _tables(self) -> Iterator[Metric]:
         labels = ["gpu", "domain"]
@@ -120,6 +141,9 @@ class StateCollector(Collector):
         )
         sharing = GaugeMetricFamily(
             "gksm_pages_sharing", "Further mappings of those: how many are saved", labels=labels
+        )
+        zero = GaugeMetricFamily(
+            "gksm_pages_zero", "Mappings of pages of zeros, in neither of those", labels=labels
         )
         saved = GaugeMetricFamily("gksm_saved_bytes", "Memory that sharing saves", labels=labels)
         warm = GaugeMetricFamily(
@@ -131,9 +155,9 @@ class StateCollector(Collector):
         for raw, gpu in self._state.gpus.items():
             for name, table in gpu.tables.items():
                 label = [format_uuid(raw), name]
-                _add_table(table, label, (instances, shared, sharing, saved, warm))
+                _add_table(table, label, (instances, shared, sharing, zero, saved, warm))
                 leases.add_metric(label, len(table.leases))
-        yield from (instances, shared, sharing, saved, warm, leases)
+        yield from (instances, shared, sharing, zero, saved, warm, leases)
 
     def _counters(self, counters: Counters) -> Iterator[Metric]:
         for name, text in _COUNTERS.items():
@@ -141,13 +165,14 @@ class StateCollector(Collector):
 
 
 def _add_table(table: GpuTable, label: list[str], families: tuple[GaugeMetricFamily, ...]) -> None:
-    shared, sharing, warm = table_counts(table)
+    counts = table_counts(table)
     values = (
         len(table.instances),
-        shared,
-        sharing,
-        sharing * PAGE_BYTES,
-        warm * PAGE_BYTES,
+        counts.shared,
+        counts.sharing,
+        counts.zero,
+        counts.saved * PAGE_BYTES,
+        counts.warm * PAGE_BYTES,
     )
     for family, value in zip(families, values, strict=True):
         family.add_metric(label, value)

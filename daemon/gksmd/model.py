@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import xxhash
+
 from gksmd.domains import Decision
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 2 << 20
 UNSHARED_REASONS = 16
+
+SCANS = ("full_scans", "merged_pages", "dropped_merges", "churned_merges")  # of Usage
+ZERO_HASH: bytes = xxhash.xxh3_128_digest(bytes(PAGE_BYTES))[::-1]  # low half first
 
 Uuid = bytes  # 16 bytes, of the GPU or MIG instance
 ProcessKey = tuple[int, int]  # pid and start time in clock ticks since boot
@@ -143,6 +148,14 @@ class Lease:
     sweep_at: int = 256  # length at which waiters that are over are swept out
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stable page that one instance has, and nobody else as far as we know."""
+
+    instance: Instance
+    offered_at: float
+
+
 @dataclass(slots=True, eq=False)
 class WaitEntry:
     """One ticket of one WAIT, until it is answered."""
@@ -178,18 +191,9 @@ class GpuTable:
     by_hash: dict[bytes, Page] = field(default_factory=dict)  # attachable pages
     by_id: dict[int, Page] = field(default_factory=dict)  # all of them
     leases: dict[bytes, Lease] = field(default_factory=dict)
+    candidates: dict[bytes, Candidate] = field(default_factory=dict)  # oldest first
     instances: set[Instance] = field(default_factory=set)
     arriving: int = 0  # pages on their way to the vault
-
-    @property
-    def pages_shared(self) -> int:
-        """Physical pages that exist once for their sharers (KSM's pages_shared)."""
-        return len(self.by_id)
-
-    @property
-    def pages_sharing(self) -> int:
-        """Further mappings of those: the pages that sharing saves (KSM's pages_sharing)."""
-        return sum(max(page.mappings - 1, 0) for page in self.by_id.values())
 
 
 @dataclass(slots=True)
@@ -210,6 +214,16 @@ class Usage:
     loaded_pages: int = 0
     attached_pages: int = 0
     unshared: tuple[int, ...] = (0,) * UNSHARED_REASONS
+    zero_pages: int = 0
+    full_scans: int = 0
+    stable_pages: int = 0
+    volatile_pages: int = 0
+    scanned_pages: int = 0
+    merged_pages: int = 0
+    dropped_merges: int = 0
+    churned_merges: int = 0
+    scan_ns_total: int = 0
+    scan_pass: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -228,6 +242,8 @@ class Instance:
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
     tickets: dict[int, bytes] = field(default_factory=dict)  # -> hash, oldest first
+    noted: int = 0  # candidates that are its own
+    told_to_offer: bool = False  # an OFFER_AGAIN is on its way
     # Mapped or granted before the connection broke, and not announced again yet.
     unconfirmed: dict[Page, None] = field(default_factory=dict)
 
@@ -303,6 +319,7 @@ class Gpu:
     past_cow_events: int = 0
     past_cow_ns_total: int = 0
     past_api_detaches: int = 0
+    past_scans: Counter[str] = field(default_factory=Counter)  # by the names of SCANS
 
     @property
     def total_bytes(self) -> int:
@@ -333,6 +350,11 @@ class Gpu:
             for instance in self.instances
         )
         return reported + sum(len(table.by_id) for table in self.tables.values()) * PAGE_BYTES
+
+    def scans(self, name: str) -> int:
+        """One of ``SCANS``, of all instances ever."""
+        now: int = sum(getattr(instance.usage, name) for instance in self.instances)
+        return self.past_scans[name] + now
 
     @property
     def cow_events(self) -> int:

@@ -8,8 +8,11 @@ gksmd decodes what gksmctl and the runtime's hook encode; both use these. ``expl
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
+
+from gksmd.config import Milliseconds, Scan
 from gksmd.domain_files import Entry
 from gksmd.domains import Container
 from gksmd.jsonlines import Request
@@ -45,6 +48,24 @@ class SetSharing(Request, frozen=True, tag="set_sharing"):
     reason: str = ""
     domain: str | None = None
     container: str | None = None
+
+
+class SetScan(Request, frozen=True, tag="set_scan"):
+    """Change some of the scanner's settings; none: only read them."""
+
+    run: bool | None = None
+    interval_ms: Milliseconds | None = None
+    max_interval_ms: Milliseconds | None = None
+    stable_hashes: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    max_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    zero_pages: bool | None = None
+
+
+class ScanNow(Request, frozen=True, tag="scan_now"):
+    """Have passes made over all instances."""
+
+    passes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    wait_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
 
 class Prepare(Request, frozen=True, tag="prepare"):
@@ -127,6 +148,20 @@ class SharingAnswer(Record, frozen=True):
     processes: int
 
 
+class ScanAnswer(Record, frozen=True):
+    """Answer to ``set_scan``: what is in force now, and how many instances were told."""
+
+    settings: Scan
+    instances: int
+
+
+class ScannedAnswer(Record, frozen=True):
+    """Answer to ``scan_now``; ``late``: the pids that did not finish in time."""
+
+    merged: int
+    late: list[int]
+
+
 class ReloadAnswer(Record, frozen=True):
     """Answer to ``reload``."""
 
@@ -158,6 +193,6 @@ class LogsAnswer(Record, frozen=True):
     records: list[LogRecord]
 
 
-AdminRequest = Info | Reload | Check | DomainUsers | SetSharing
+AdminRequest = Info | Reload | Check | DomainUsers | SetSharing | SetScan | ScanNow
 RuntimeRequest = Prepare | Bind | Forget
 StatusRequest = GetStatus | GetProcesses | GetPages | GetDomains | Explain | Logs

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
+from gksmd.candidates import Candidates
 from gksmd.commits import retire
 from gksmd.config import Config
 from gksmd.connection import Connection, Work
@@ -37,7 +38,7 @@ LOG = logging.getLogger("gksmd.peers")
 HELLO_S = 5.0
 ROOM_POLL_S = 0.005
 DEPARTED_REPORTS = 64  # kept of each process that has ended
-FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT
+FEATURES: int = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT | lib.GKSM_FEATURE_SCAN
 _ACTIONS = {
     Sharing.ON: lib.GKSM_CONTROL_RESUME,
     Sharing.PAUSED: lib.GKSM_CONTROL_PAUSE,
@@ -56,6 +57,7 @@ class Peers:
     leases: Leases
     segments: Segments
     lookups: Lookups
+    candidates: Candidates
     quotas: Quotas
     requests: Requests
     greeting: dict[Connection, asyncio.TimerHandle] = field(default_factory=dict)
@@ -228,6 +230,7 @@ class Peers:
             table.instances.discard(instance)
             table.gpu.instances.discard(instance)
             self.leases.leave(instance)
+            self.candidates.leave(instance)
             self.pages.leave(instance)
             retire(table.gpu, instance)
         self.segments.leave(process)

@@ -23,7 +23,7 @@ import cffi
 from gksmd.cdef import preprocess
 
 # Sizes at GKSM_PROTOCOL_MIN of structs that have grown since: what a peer may send.
-FIRST_SIZES: dict[str, int] = {}
+FIRST_SIZES: dict[str, int] = {"usage": 240}
 
 _FORMATS = {
     "char": "s",
@@ -208,6 +208,9 @@ USAGE = Struct("usage")
 LOOKUP = Struct("lookup")
 LOOKUP_ENTRY = Struct("lookup_entry")
 LOOKUP_RESULT = Struct("lookup_result")
+OFFER = Struct("offer")
+OFFER_ENTRY = Struct("offer_entry")
+SCAN_TERMS = Struct("scan_terms")
 WAIT = Struct("wait")
 WAIT_ENTRY = Struct("wait_entry")
 PUBLISH = Struct("publish")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
+from gksmd.candidates import Candidates
 from gksmd.connection import Connection, Work
 from gksmd.leases import Leases
 from gksmd.model import PAGE_BYTES, Instance, Lease, Page, Sharing, State
@@ -48,6 +49,7 @@ class Publications:
     state: State
     pages: Pages
     leases: Leases
+    candidates: Candidates
     segments: Segments
     vault: VaultLink
 
@@ -145,6 +147,7 @@ class Publications:
                 continue
             self.pages.publish(instance, arrival.page, attachable=attachable)
             self.leases.fulfil(arrival.lease, arrival.page)
+            self.candidates.published(instance, arrival.page)
             self.pages.drop_if_left(arrival.page)
         if instance.process.ended:
             self.pages.tidy(instance.table.domain)

@@ -27,6 +27,7 @@ from gksmd.model import (
     Segment,
     State,
 )
+from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.protocol import (
     ANNOUNCE_RESULT,
@@ -50,6 +51,7 @@ from gksmd.protocol import (
 from gksmd.publications import Publications
 from gksmd.quota import GPUS_MAX
 from gksmd.replies import process_of, reply
+from gksmd.scanning import Scanning
 from gksmd.segments import NoSegmentError, Segments
 
 REPORT_CHARS = 512
@@ -65,6 +67,8 @@ class Requests:
     leases: Leases
     segments: Segments
     lookups: Lookups
+    offers: Offers
+    scanning: Scanning
     publications: Publications
     _handlers: dict[int, Callable[[Connection, Message], Work]] = field(init=False)
 
@@ -77,6 +81,7 @@ class Requests:
             lib.GKSM_COMMIT: self.commit,
             lib.GKSM_USAGE: self.usage,
             lib.GKSM_LOOKUP: self.lookups.lookup,
+            lib.GKSM_OFFER: self.offers.offer,
             lib.GKSM_WAIT: self.lookups.wait,
             lib.GKSM_PUBLISH: self.publications.publish,
             lib.GKSM_LEASE_DROP: self.lease_drop,
@@ -141,6 +146,7 @@ class Requests:
             kinds=process.decision.domain.kind_mask,
         )
         reply(connection, message, lib.GKSM_GPU_OPENED, head=opened)
+        self.scanning.tell(instance)
 
     def commit(self, connection: Connection, message: Message) -> None:
         """Promise memory."""
@@ -158,7 +164,9 @@ class Requests:
     def usage(self, connection: Connection, message: Message) -> None:
         """Take over the counts of an instance."""
         row = USAGE.unpack(USAGE.fit(message.head))
-        report(connection.instance(row[0]), usage_from(row), time.monotonic())
+        instance = connection.instance(row[0])
+        report(instance, usage_from(row), time.monotonic())
+        self.scanning.reported(instance)
 
     def lease_drop(self, connection: Connection, message: Message) -> None:
         """The loader gives up; somebody else may load these pages."""

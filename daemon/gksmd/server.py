@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from gksmd.config import Config
+from gksmd.candidates import Candidates
+from gksmd.config import Config, Scan
 from gksmd.connection import Connection
 from gksmd.core import Decide
 from gksmd.domains import Decision
@@ -27,13 +28,15 @@ from gksmd.endpoint import BROKEN, SLOW
 from gksmd.identity import PeerGoneError, identify
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
-from gksmd.model import Container, Identity, QuotaUse, Sharing, State
+from gksmd.model import Container, Identity, Instance, QuotaUse, Sharing, State
+from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.peers import Peers
 from gksmd.protocol import WELCOME, clip, encode, lib
 from gksmd.publications import Publications
 from gksmd.quota import Quotas
 from gksmd.requests import Requests
+from gksmd.scanning import Scanning
 from gksmd.segments import Segments
 from gksmd.vaultlink import VaultLink
 from gksmd.wire import hang_up, seqpacket
@@ -69,9 +72,12 @@ class Server:
         self._lookups = Lookups(
             self.state, self._pages, self._leases, self._quotas, self._vault, lease_ms
         )
+        self._candidates = Candidates()
+        self._scanning = Scanning(self.state, config.scan)
         publications = Publications(
-            self.state, self._pages, self._leases, self._segments, self._vault
+            self.state, self._pages, self._leases, self._candidates, self._segments, self._vault
         )
+        offers = Offers(self._pages, self._leases, self._lookups, self._candidates)
         requests = Requests(
             self.state,
             config,
@@ -79,6 +85,8 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
+            offers,
+            self._scanning,
             publications,
         )
         self._peers = Peers(
@@ -89,6 +97,7 @@ class Server:
             self._leases,
             self._segments,
             self._lookups,
+            self._candidates,
             self._quotas,
             requests,
         )
@@ -157,6 +166,19 @@ class Server:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(listener.path.parent)
         self.state.containers.pop(container_id, None)
+
+    @property
+    def scan(self) -> Scan:
+        """See ``core.Core``."""
+        return self._scanning.settings
+
+    def set_scan(self, settings: Scan) -> int:
+        """See ``core.Core``."""
+        return self._scanning.change(settings)
+
+    async def scan_now(self, passes: int, wait_s: float) -> list[Instance]:
+        """See ``core.Core``."""
+        return await self._scanning.now(passes, wait_s)
 
     def set_sharing(
         self,

@@ -4,7 +4,8 @@
 ``Status`` is a stable contract (``gksmctl status --json``): fields are only appended.
 Sizes are bytes. Shared and sharing mean what they mean for KSM: ``pages_shared`` are
 the physical pages in use by at least one mapping, ``pages_sharing`` the further
-mappings of them, so ``saved_bytes`` is ``pages_sharing`` times 2 MiB. A page that
+mappings of them. ``pages_zero`` are the mappings of pages of zeros, which count in
+neither; ``saved_bytes`` is what all of them save. A page that
 nobody maps any more is warm.
 """
 
@@ -14,12 +15,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from gksmd.domains import KINDS, DomainSet
-from gksmd.model import PAGE_BYTES, GpuTable, Instance, Sharing, State
+from gksmd.model import PAGE_BYTES, ZERO_HASH, GpuTable, Instance, Sharing, State
 
 GUARDS = ("off", "seal", "optimistic", "fault")  # enum gksm_guard, in order
 
@@ -47,6 +48,7 @@ class GpuRow(Record, frozen=True):
     used_bytes: int
     pages_shared: int
     pages_sharing: int
+    pages_zero: int
     saved_bytes: int
     warm_bytes: int
     cow_events: int
@@ -105,6 +107,12 @@ class ProcessRow(Record, frozen=True):
     api_detaches: int
     cow_ns_total: int  # from faults held to their answers
     cow_ns_max: int
+    full_scans: int
+    stable_pages: int
+    volatile_pages: int
+    merged_pages: int
+    dropped_merges: int
+    churned_merges: int
 
 
 class PageRow(Record, frozen=True):
@@ -145,16 +153,30 @@ def sharing_name(sharing: Sharing) -> str:
     return {Sharing.ON: "on", Sharing.PAUSED: "off", Sharing.UNSHARED: "unshared"}[sharing]
 
 
-def table_counts(table: GpuTable) -> tuple[int, int, int]:
-    """pages_shared, pages_sharing and warm pages of one domain on one GPU."""
-    shared = sharing = warm = 0
+class TableCounts(NamedTuple):
+    """Pages of one domain on one GPU."""
+
+    shared: int = 0
+    sharing: int = 0
+    warm: int = 0
+    zero: int = 0  # mappings of the page of zeros, which counts in neither of the first two
+    saved: int = 0
+
+
+def table_counts(table: GpuTable) -> TableCounts:
+    """Count the pages of one domain on one GPU."""
+    shared = sharing = warm = zero = saved = 0
     for page in table.by_id.values():
-        if page.mappings:
+        if not page.mappings:
+            warm += 1
+            continue
+        saved += page.mappings - 1
+        if page.hash == ZERO_HASH:
+            zero += page.mappings
+        else:
             shared += 1
             sharing += page.mappings - 1
-        else:
-            warm += 1
-    return shared, sharing, warm
+    return TableCounts(shared, sharing, warm, zero, saved)
 
 
 def status(state: State, domains: DomainSet) -> Status:
@@ -164,11 +186,10 @@ def status(state: State, domains: DomainSet) -> Status:
     gpus = []
     for raw, gpu in state.gpus.items():
         counts = {name: table_counts(table) for name, table in gpu.tables.items()}
-        for name, (shared, sharing, _) in counts.items():
-            pages[name] += shared
-            saved[name] += sharing * PAGE_BYTES
+        for name, count in counts.items():
+            pages[name] += count.shared
+            saved[name] += count.saved * PAGE_BYTES
         guards = {GUARDS[instance.guard] for instance in gpu.instances}
-        sharing = sum(c[1] for c in counts.values())
         gpus.append(
             GpuRow(
                 uuid=format_uuid(raw),
@@ -176,10 +197,11 @@ def status(state: State, domains: DomainSet) -> Status:
                 guard=guards.pop() if len(guards) == 1 else "mixed" if guards else "off",
                 total_bytes=gpu.total_bytes,
                 used_bytes=gpu.used_bytes,
-                pages_shared=sum(c[0] for c in counts.values()),
-                pages_sharing=sharing,
-                saved_bytes=sharing * PAGE_BYTES,
-                warm_bytes=sum(c[2] for c in counts.values()) * PAGE_BYTES,
+                pages_shared=sum(c.shared for c in counts.values()),
+                pages_sharing=sum(c.sharing for c in counts.values()),
+                pages_zero=sum(c.zero for c in counts.values()),
+                saved_bytes=sum(c.saved for c in counts.values()) * PAGE_BYTES,
+                warm_bytes=sum(c.warm for c in counts.values()) * PAGE_BYTES,
                 cow_events=gpu.cow_events,
             )
         )
@@ -246,6 +268,12 @@ def processes(state: State) -> list[ProcessRow]:
                     api_detaches=usage.api_detaches if usage else 0,
                     cow_ns_total=usage.cow_ns_total if usage else 0,
                     cow_ns_max=usage.cow_ns_max if usage else 0,
+                    full_scans=usage.full_scans if usage else 0,
+                    stable_pages=usage.stable_pages if usage else 0,
+                    volatile_pages=usage.volatile_pages if usage else 0,
+                    merged_pages=usage.merged_pages if usage else 0,
+                    dropped_merges=usage.dropped_merges if usage else 0,
+                    churned_merges=usage.churned_merges if usage else 0,
                 )
             )
     return sorted(rows, key=lambda row: (row.pid, row.gpu))

@@ -19,9 +19,14 @@
 #define SPANS_COMPARED 16 /* calls with more keep the old bytes of what they write */
 
 struct walk {
+	struct gksm *process;
+	CUcontext context;
 	enum gksm_page_event event;
 	bool discard; /* full pages need not keep their old bytes */
-	bool pending; /* other work may touch pages this call reads */
+	bool asked;
+	bool pending;	     /* once asked: other work may touch pages this call reads */
+	enum gksm_kind kind; /* what it writes */
+	bool copied;	     /* from other pages of ours */
 	struct gksm_mark **mark;
 };
 
@@ -82,7 +87,7 @@ static bool old_bytes_useless(const struct page_range *range, const struct gksm_
 }
 
 static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
-			const struct walk *walk, bool discard)
+			struct walk *walk, bool discard)
 {
 	struct gksm_engine *engine = gpu->pages[page].engine;
 	struct gksm_privatize how = {
@@ -102,6 +107,8 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 		gksm_engine_leave(engine);
 	}
 	gksm_mutex_unlock(&engine->write_lock);
+	if (!error && (from == GKSM_PAGE_UNBACKED || from == GKSM_PAGE_FILLING))
+		atomic_store(&gpu->pages[page].kind, (uint8_t)walk->kind);
 	if (!error && from == GKSM_PAGE_SHARED)
 		atomic_fetch_add(&gpu->counters.api_detaches, 1);
 	return error;
@@ -111,7 +118,7 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
  * Before this call waits for a page, or remaps one: whoever changes pages that it has
  * counted itself in on waits for it. true: the walk has to start anew.
  */
-static bool marks_dropped(const struct walk *walk)
+static bool marks_dropped(struct walk *walk)
 {
 	if (!walk->mark || !*walk->mark)
 		return false;
@@ -120,48 +127,96 @@ static bool marks_dropped(const struct walk *walk)
 	return true;
 }
 
-/* Counts this read in on a SHARED page; the caller looks at the state again if it
- * changed before the count was there. */
-static int read_shared(struct gksm_gpu *gpu, uint64_t page, const struct walk *walk, bool *again)
+/*
+ * Counts this call in on a page that it leaves as it is. -EAGAIN: the page changed before
+ * the count was there; counts on pages that are waited for next would be waited for by
+ * their own caller, so the walk starts anew.
+ */
+static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
+		    struct walk *walk)
 {
-	int error;
+	int error = gksm_mark_add(walk->mark, gpu, page);
 
-	*again = false;
-	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
-		return 0; /* remaps drain all work first */
-	if (walk->pending) {
-		if (marks_dropped(walk))
-			return -EAGAIN;
-		*again = gksm_page_take(gpu, page, GKSM_PAGE_SHARED);
-		if (!*again) {
-			*again = true;
-			return 0;
-		}
-		return make_private(gpu, page, GKSM_PAGE_SHARED, walk, false);
-	}
-	error = gksm_mark_add(walk->mark, gpu, page);
-	*again = !error && gksm_page_state(gpu, page) != GKSM_PAGE_SHARED;
-	return error;
+	if (error || gksm_page_state(gpu, page) == state)
+		return error;
+	marks_dropped(walk);
+	return -EAGAIN;
 }
 
-static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *walk, bool whole)
+/* A page that is mapped read-only, and that this call reads behind other work: that may
+ * yet write to it. */
+static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
+			   struct walk *walk)
 {
+	if (marks_dropped(walk) || !gksm_page_take(gpu, page, state))
+		return -EAGAIN;
+	return make_private(gpu, page, state, walk, false);
+}
+
+static bool read_only(enum gksm_page_state state)
+{
+	return state == GKSM_PAGE_SHARED || state == GKSM_PAGE_MERGING;
+}
+
+/* Asked once, and only when a page that is mapped read-only makes the answer matter. */
+static bool pending(struct walk *walk)
+{
+	if (!walk->asked)
+		walk->pending = gksm_work_pending(walk->process, walk->context, NULL);
+	walk->asked = true;
+	return walk->pending;
+}
+
+/* The page stays what it is. Marks are for what only a fault guard allows: elsewhere a
+ * remap drains all work first. */
+static int use(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state, struct walk *walk)
+{
+	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT || !walk->mark ||
+	    walk->event == GKSM_ON_LAUNCH)
+		return 0;
+	if (read_only(state) && pending(walk))
+		return detach_for_read(gpu, page, state, walk);
+	return count_in(gpu, page, state, walk);
+}
+
+/* What a write leaves behind, for the scanner. */
+static void note_write(struct gksm_gpu *gpu, uint64_t index, const struct walk *walk, bool whole)
+{
+	struct gksm_page *page = &gpu->pages[index];
+
+	if (walk->event != GKSM_ON_API_WRITE)
+		return;
+	if (whole)
+		atomic_store(&page->kind, (uint8_t)walk->kind);
+	whole = whole && walk->copied;
+	atomic_store(&page->written, (uint8_t)(whole ? GKSM_WRITTEN_COPIED : GKSM_WRITTEN));
+	if (whole)
+		atomic_store(&gpu->copied, true);
+}
+
+static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bool whole)
+{
+	note_write(gpu, page, walk, whole);
 	for (;;) {
 		enum gksm_page_state state = gksm_page_state(gpu, page);
 		struct gksm_page_rule rule = gksm_page_rule(state, walk->event);
-		bool again = false;
-		int error = 0;
+		bool again;
+		int error;
 
 		switch (rule.verdict) {
 		case GKSM_GO:
 			/* Waited for before the page is taken: a fault on it can be answered
 			 * meanwhile. */
-			if (state == GKSM_PAGE_SHARED && gksm_marks_wait(gpu, page))
+			if (read_only(state) && gksm_marks_wait(gpu, page))
 				continue;
 			if (!gksm_page_take(gpu, page, state))
 				continue;
 			error = make_private(gpu, page, state, walk, whole && walk->discard);
-			break;
+			/* A copy engine reads on and on: only a held fault has a deadline.
+			 * What is private now is counted in like any other. */
+			if (error && error != -ETIMEDOUT)
+				return error;
+			continue;
 		case GKSM_WAIT_IT:
 			again = marks_dropped(walk);
 			gksm_page_wait(gpu, page, state);
@@ -169,20 +224,15 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, const struct walk *wa
 				return -EAGAIN;
 			continue;
 		default:
-			if (walk->event == GKSM_ON_COPY_READ && state == GKSM_PAGE_SHARED)
-				error = read_shared(gpu, page, walk, &again);
-			break;
+			return state == GKSM_PAGE_LOST || state == GKSM_PAGE_FREE
+				       ? 0
+				       : use(gpu, page, state, walk);
 		}
-		/* A copy engine reads on and on: only a held fault has a deadline. */
-		if (error == -ETIMEDOUT)
-			continue;
-		if (error || !again)
-			return error;
 	}
 }
 
 static int ready_range(const struct page_range *range, const struct gksm_span *span,
-		       const struct walk *walk)
+		       struct walk *walk)
 {
 	uint64_t page;
 	int error = 0;
@@ -193,19 +243,19 @@ static int ready_range(const struct page_range *range, const struct gksm_span *s
 	return error;
 }
 
-static bool any_shared(const struct page_range *range)
+static bool any_read_only(const struct page_range *range)
 {
 	uint64_t page;
 
 	for (page = range->first; page < range->end; page++)
-		if (gksm_page_state(range->gpu, page) == GKSM_PAGE_SHARED)
+		if (read_only(gksm_page_state(range->gpu, page)))
 			return true;
 	return false;
 }
 
 /* For a closed gate: waits for no page, since whoever changes one may be waiting for the
  * gate. What is not shared now is met by the caller's own walk. */
-static int detach_range(const struct page_range *range, const struct walk *walk)
+static int detach_range(const struct page_range *range, struct walk *walk)
 {
 	uint64_t page;
 	int error = 0;
@@ -220,7 +270,7 @@ static bool needs_drain(struct gksm *process, const struct gksm_span *span,
 			struct page_range *range)
 {
 	return (span->flags & GKSM_SPAN_WRITE) && range_of(process, span, range) &&
-	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_shared(range);
+	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_read_only(range);
 }
 
 /* Waits for what runs on the device of the range, which need not be the current one.
@@ -297,14 +347,32 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
+/* What the call writes: a copy what its source is, from outside it is loaded; a set
+ * neither. */
+static void judge_source(struct gksm *process, const struct gksm_span *spans, size_t count,
+			 struct walk *walk)
+{
+	struct page_range range;
+	size_t i;
+
+	walk->kind = GKSM_KIND_OTHER;
+	for (i = 0; i < count; i++) {
+		if (spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH))
+			continue;
+		walk->copied = range_of(process, &spans[i], &range);
+		walk->kind =
+			walk->copied ? gksm_page_kind(range.gpu, range.first) : GKSM_KIND_WEIGHTS;
+		return;
+	}
+}
+
 static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
 		      CUcontext context, struct gksm_mark **mark)
 {
-	struct walk walk = {.mark = mark};
-	bool asked = false;
-	bool idle = false;
+	struct walk walk = {.process = process, .context = context, .mark = mark};
 	size_t i;
 
+	judge_source(process, spans, count, &walk);
 	/* Writes first: a page that the call reads and writes is then private, and not
 	 * marked, when the read comes to it. */
 	for (i = 0; i < 2 * count; i++) {
@@ -315,13 +383,8 @@ static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
 		    !range_of(process, span, &range))
 			continue;
-		/* Asked once, and only when a shared page makes the answer matter. */
-		if (!asked && any_shared(&range)) {
-			walk.pending = gksm_work_pending(process, context, NULL);
-			idle = !walk.pending;
-			asked = true;
-		}
-		walk.discard = idle && old_bytes_useless(&range, span, spans, count);
+		walk.discard = any_read_only(&range) && !pending(&walk) &&
+			       old_bytes_useless(&range, span, spans, count);
 		walk.event = event_of(span);
 		error = ready_range(&range, span, &walk);
 		if (error)
@@ -356,7 +419,7 @@ static void let_work_end(struct gksm *process, const struct gksm_span *spans, si
 
 		if ((spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH)) ||
 		    !range_of(process, &spans[i], &range) ||
-		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_shared(&range))
+		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_read_only(&range))
 			continue;
 		if (gksm_work_pending(process, context, NULL))
 			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
@@ -396,6 +459,14 @@ void gksm_access_end(struct gksm_access *access, CUstream stream)
 	gksm_gate_leave(&access->process->gate);
 }
 
+void gksm_access_drop(struct gksm_access *access)
+{
+	if (!access->process)
+		return;
+	gksm_mark_drop(access->mark);
+	gksm_gate_leave(&access->process->gate);
+}
+
 CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -416,8 +487,9 @@ CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t co
 			continue;
 		write.flags = GKSM_SPAN_WRITE;
 		result = gksm_access_begin(process, &write, 1, &access);
-		if (!result)
-			gksm_access_end(&access, NULL);
+		if (result)
+			break;
+		gksm_access_drop(&access);
 	}
 	if (result)
 		gksm_unpin(process, spans, count);

@@ -48,6 +48,9 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 			   struct gksm_access *access);
 void gksm_access_end(struct gksm_access *access, CUstream stream);
 
+/* Instead of end: nothing was enqueued. Asks no stream, so it is in no capture's way. */
+void gksm_access_drop(struct gksm_access *access);
+
 /* true: some page of the spans is ours (cheap: range checks only). */
 bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
 
@@ -59,6 +62,13 @@ bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t
  */
 bool gksm_load(struct gksm *process, CUdeviceptr destination, const void *source, size_t bytes,
 	       CUstream stream, CUresult *result);
+
+/*
+ * Sets bytes to zero where that may leave pages unbacked. true: done, *result is what the
+ * entry point returns. false: an ordinary set, as above.
+ */
+bool gksm_zero(struct gksm *process, CUdeviceptr destination, size_t bytes, CUstream stream,
+	       CUresult *result);
 
 /*
  * Detach the pages of the spans and keep them private until as many unpins: graph

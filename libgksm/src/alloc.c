@@ -76,10 +76,14 @@ static int range_take(struct gksm_gpu *gpu, struct gksm_engine *engine, size_t b
 			.buffer_id = atomic_fetch_add(&gpu->process->next_buffer_id, 1) + 1,
 			.dying = true, /* until its pages are there */
 		};
+		if (first + pages > atomic_load(&gpu->used_end))
+			atomic_store(&gpu->used_end, first + pages);
 		for (page = first; page < first + pages; page++) {
 			gpu->pages[page].allocation = *slot + 1;
 			gpu->pages[page].engine = engine;
 			gpu->pages[page].sealed = 0;
+			gpu->pages[page].kind = GKSM_KIND_OTHER;
+			gpu->pages[page].hint = 0;
 			atomic_store(&gpu->pages[page].pins, 0);
 		}
 	}
@@ -122,11 +126,16 @@ static void page_empty(struct gksm_gpu *gpu, uint64_t index, enum gksm_page_stat
 {
 	struct gksm_page *page = &gpu->pages[index];
 
-	if (from == GKSM_PAGE_SHARED)
+	bool private = from == GKSM_PAGE_PRIVATE || from == GKSM_PAGE_MERGING;
+
+	gksm_looks_wait(gpu, index);
+	if (from == GKSM_PAGE_SHARED) {
 		gksm_marks_wait(gpu, index);
-	if (from == GKSM_PAGE_SHARED || from == GKSM_PAGE_PRIVATE)
+		gksm_page_leaves_shared(gpu, index, false);
+	}
+	if (from == GKSM_PAGE_SHARED || private)
 		gksm_unmap(gpu, gksm_page_address(gpu, index));
-	if (from == GKSM_PAGE_PRIVATE)
+	if (private)
 		atomic_fetch_sub(&gpu->counters.unshared[page->unshared], 1);
 	if (page->handle)
 		gksm_handle_release(gpu, page->handle);

@@ -10,6 +10,7 @@
 #include "link.h"
 #include "process.h"
 #include "report.h"
+#include "scan.h"
 
 #ifndef GKSM_BUILD_ID
 #define GKSM_BUILD_ID "0.1.0"
@@ -49,6 +50,14 @@ static void on_control(void *user, const struct gksm_control *control)
 				gksm_cow_unshare(gpu);
 		}
 		break;
+	case GKSM_CONTROL_OFFER_AGAIN:
+		for (i = 0; i < GKSM_GPUS_MAX; i++) {
+			struct gksm_gpu *gpu = atomic_load(&process->gpus[i]);
+
+			if (gpu)
+				gksm_scan_offer_again(gpu);
+		}
+		break;
 	default: /* a newer gksmd's: what it means is not known here */
 		break;
 	}
@@ -63,6 +72,15 @@ static void on_gpu_opened(void *user, unsigned index, const struct gksm_gpu_open
 		return;
 	gksm_guard_start(gpu, opened);
 	gksm_gpu_report_usage(gpu);
+}
+
+static void on_scan_terms(void *user, unsigned index, const struct gksm_scan_terms *terms)
+{
+	struct gksm *process = user;
+	struct gksm_gpu *gpu = index < GKSM_GPUS_MAX ? atomic_load(&process->gpus[index]) : NULL;
+
+	if (gpu)
+		gksm_scan_terms_set(gpu, terms);
 }
 
 static size_t on_announce(void *user, unsigned index, size_t *cursor,
@@ -100,6 +118,7 @@ static const struct gksm_link_events events = {
 	.down = on_down,
 	.control = on_control,
 	.gpu_opened = on_gpu_opened,
+	.scan_terms = on_scan_terms,
 	.announce = on_announce,
 };
 
@@ -108,7 +127,7 @@ static void say_hello(struct gksm *process, struct gksm_hello *hello)
 	memset(hello, 0, sizeof(*hello));
 	hello->protocol_min = GKSM_PROTOCOL_MIN;
 	hello->protocol_max = GKSM_PROTOCOL_MAX;
-	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT;
+	hello->features = GKSM_FEATURE_HOST_COPIES | GKSM_FEATURE_COMMIT | GKSM_FEATURE_SCAN;
 	hello->guards = gksm_guards_possible(process);
 	strncpy(hello->build_id, GKSM_BUILD_ID, sizeof(hello->build_id) - 1);
 	strncpy(hello->framework, program_invocation_short_name, sizeof(hello->framework) - 1);

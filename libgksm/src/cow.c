@@ -89,7 +89,7 @@ static int give_private(struct gksm_cow *cow, uint64_t page, enum gksm_page_stat
 		how.mover = &engine->cow;
 		/* Spares are for pages with bytes to copy: an empty one needs no scratch
 		 * mapping, so creating it costs the same now. */
-		if (from != GKSM_PAGE_UNBACKED)
+		if (from != GKSM_PAGE_UNBACKED && from != GKSM_PAGE_MERGING)
 			spare = gksm_spares_take(&cow->spares, &how.backing);
 		error = gksm_privatize(gpu, page, from, &how);
 		if (error == -ENOMEM && !spare) {
@@ -150,7 +150,8 @@ static enum outcome answer(struct gksm_cow *cow, const struct gksm_fault *fault)
 		return ANSWER_REFUSE;
 	/* Repaired since, or a read that only met the hole: trying again is enough. */
 	if (rule.verdict == GKSM_STAY ||
-	    (state == GKSM_PAGE_SHARED && fault->access == GKSM_FAULT_READ))
+	    ((state == GKSM_PAGE_SHARED || state == GKSM_PAGE_MERGING) &&
+	     fault->access == GKSM_FAULT_READ))
 		return ANSWER_DONE;
 	if (!gksm_page_take(gpu, page, state))
 		return LOOK_AGAIN;
@@ -163,6 +164,11 @@ static enum outcome answer(struct gksm_cow *cow, const struct gksm_fault *fault)
 			    error == -ENOMEM ? "no GPU memory" : "a copy failed");
 		return ANSWER_REFUSE;
 	}
+	if (state == GKSM_PAGE_MERGING)
+		return ANSWER_DONE;
+	gpu->pages[page].kind = state == GKSM_PAGE_UNBACKED || state == GKSM_PAGE_SHARED
+					? GKSM_KIND_OTHER
+					: GKSM_KIND_WEIGHTS;
 	if (state == GKSM_PAGE_SHARED) {
 		note_latency(gpu, fault->held_ns);
 	} else {

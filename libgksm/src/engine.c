@@ -63,6 +63,11 @@ static void engine_stop(struct gksm_engine *engine)
 		if (engine->staging[i])
 			engine->gpu->process->driver.cuMemFreeHost(engine->staging[i]);
 	memset(engine->staging, 0, sizeof(engine->staging));
+	mover_stop(&engine->scan);
+	for (i = 0; i < GKSM_SCAN_BATCH; i++)
+		if (engine->looked[i])
+			engine->gpu->process->driver.cuMemFreeHost(engine->looked[i]);
+	memset(engine->looked, 0, sizeof(engine->looked));
 }
 
 static struct gksm_engine *engine_make(struct gksm_gpu *gpu, CUcontext context)
@@ -127,6 +132,29 @@ struct gksm_engine *gksm_engine_get(struct gksm_gpu *gpu, CUcontext context)
 	return engine;
 }
 
+int gksm_engine_prepare_scan(struct gksm_engine *engine)
+{
+	const struct gksm_driver *driver = &engine->gpu->process->driver;
+	size_t i;
+
+	if (engine->looked[GKSM_SCAN_BATCH - 1])
+		return 0;
+	if (mover_start(&engine->scan, driver, 2))
+		goto failed;
+	for (i = 0; i < GKSM_SCAN_BATCH; i++)
+		if (driver->cuMemAllocHost_v2(&engine->looked[i], PAGE))
+			goto failed;
+	return 0;
+failed:
+	for (i = 0; i < GKSM_SCAN_BATCH; i++) {
+		if (engine->looked[i])
+			driver->cuMemFreeHost(engine->looked[i]);
+		engine->looked[i] = NULL;
+	}
+	mover_stop(&engine->scan);
+	return -ENOMEM;
+}
+
 int gksm_engine_enter(struct gksm_engine *engine)
 {
 	if (atomic_load(&engine->gone) ||
@@ -147,8 +175,10 @@ void gksm_engine_retire(struct gksm_engine *engine)
 	gksm_mutex_lock(&engine->load_lock);
 	gksm_mutex_lock(&engine->write_lock);
 	gksm_mutex_lock(&engine->cow_lock);
+	gksm_mutex_lock(&engine->scan_lock);
 	atomic_store(&engine->gone, true);
 	engine_stop(engine);
+	gksm_mutex_unlock(&engine->scan_lock);
 	gksm_mutex_unlock(&engine->cow_lock);
 	gksm_mutex_unlock(&engine->write_lock);
 	gksm_mutex_unlock(&engine->load_lock);
@@ -182,12 +212,19 @@ int gksm_mover_write(struct gksm_mover *mover, CUdeviceptr destination, const vo
 
 int gksm_mover_read_page(struct gksm_mover *mover, CUdeviceptr source)
 {
-	const struct gksm_driver *driver = mover->driver;
-
-	if (driver->cuMemcpyDtoHAsync_v2(mover->bounce, source, PAGE, mover->out) ||
-	    driver->cuStreamSynchronize(mover->out))
+	if (gksm_mover_enqueue_read(mover, mover->bounce, source))
 		return -EIO;
-	return 0;
+	return gksm_mover_finish_reads(mover);
+}
+
+int gksm_mover_enqueue_read(struct gksm_mover *mover, void *pinned, CUdeviceptr source)
+{
+	return mover->driver->cuMemcpyDtoHAsync_v2(pinned, source, PAGE, mover->out) ? -EIO : 0;
+}
+
+int gksm_mover_finish_reads(struct gksm_mover *mover)
+{
+	return mover->driver->cuStreamSynchronize(mover->out) ? -EIO : 0;
 }
 
 int gksm_mover_enqueue(struct gksm_mover *mover, CUdeviceptr destination, const void *pinned,

@@ -22,6 +22,7 @@
 struct gksm_gpu;
 
 #define GKSM_BOUNCE_CHUNKS 4
+#define GKSM_SCAN_BATCH 8
 #define GKSM_LOAD_BATCH 32 /* pages: 64 MiB of staging, one segment of host copies */
 
 /* One thread at a time. */
@@ -39,7 +40,7 @@ struct gksm_engine {
 	struct gksm_gpu *gpu;
 	CUcontext context;
 	_Atomic(struct gksm_engine *) next;
-	_Atomic bool gone; /* the context is destroyed; set under all three locks */
+	_Atomic bool gone; /* the context is destroyed; set under all four locks */
 
 	struct gksm_mutex cow_lock; /* COW thread while it answers; context teardown */
 	struct gksm_mover cow;
@@ -48,6 +49,9 @@ struct gksm_engine {
 	struct gksm_mutex load_lock; /* one load at a time */
 	struct gksm_mover load;
 	void *staging[GKSM_LOAD_BATCH]; /* pinned pages */
+	struct gksm_mutex scan_lock;	/* the scanner while it uses the context */
+	struct gksm_mover scan;
+	void *looked[GKSM_SCAN_BATCH]; /* pinned pages; made when the scanner first comes */
 };
 
 /* The engine of a context, made at first use (the context must be current then).
@@ -58,6 +62,10 @@ struct gksm_engine *gksm_engine_get(struct gksm_gpu *gpu, CUcontext context);
  * (the context is gone). */
 int gksm_engine_enter(struct gksm_engine *engine);
 void gksm_engine_leave(struct gksm_engine *engine);
+
+/* Makes what the scanner needs, once. The engine is entered and scan_lock held. 0 or
+ * -ENOMEM. */
+int gksm_engine_prepare_scan(struct gksm_engine *engine);
 
 /* The context is going: waits for whoever uses the engine, gives everything back
  * while the context still lives, and marks it gone. */
@@ -73,6 +81,11 @@ int gksm_mover_write(struct gksm_mover *mover, CUdeviceptr destination, const vo
 
 /* Reads one page into the bounce page. 0 or -EIO. */
 int gksm_mover_read_page(struct gksm_mover *mover, CUdeviceptr source);
+
+/* Enqueues a read of one page into pinned memory; gksm_mover_finish_reads waits for all
+ * of them. 0 or -EIO. */
+int gksm_mover_enqueue_read(struct gksm_mover *mover, void *pinned, CUdeviceptr source);
+int gksm_mover_finish_reads(struct gksm_mover *mover);
 
 /* Enqueues a copy from pinned memory; gksm_mover_finish waits for all of them. */
 int gksm_mover_enqueue(struct gksm_mover *mover, CUdeviceptr destination, const void *pinned,

@@ -11,6 +11,7 @@
 #include "link.h"
 #include "refusal.h"
 #include "report.h"
+#include "scan.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
 
@@ -176,8 +177,8 @@ void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)
 	usage.unbacked_pages = in_state[GKSM_PAGE_UNBACKED] + in_state[GKSM_PAGE_FILLING] +
 			       in_state[GKSM_PAGE_LOADING];
 	/* A page in BUSY has, or is about to have, a page of its own: the careful side. */
-	usage.private_pages =
-		in_state[GKSM_PAGE_PRIVATE] + in_state[GKSM_PAGE_RELOAD] + in_state[GKSM_PAGE_BUSY];
+	usage.private_pages = in_state[GKSM_PAGE_PRIVATE] + in_state[GKSM_PAGE_RELOAD] +
+			      in_state[GKSM_PAGE_MERGING] + in_state[GKSM_PAGE_BUSY];
 	usage.shared_pages = in_state[GKSM_PAGE_SHARED];
 	usage.spare_pages = atomic_load(&counters->spare_pages);
 	usage.cow_events = atomic_load(&counters->cow_events);
@@ -189,6 +190,16 @@ void gksm_gpu_usage(struct gksm_gpu *gpu, struct gksm_usage *filled)
 	usage.attached_pages = atomic_load(&counters->attached_pages);
 	for (i = 0; i < 16; i++)
 		usage.unshared[i] = atomic_load(&counters->unshared[i]);
+	usage.zero_pages = atomic_load(&counters->zero_pages);
+	usage.full_scans = atomic_load(&counters->full_scans);
+	usage.scanned_pages = atomic_load(&counters->scanned_pages);
+	usage.stable_pages = atomic_load(&counters->stable_pages);
+	usage.volatile_pages = atomic_load(&counters->volatile_pages);
+	usage.merged_pages = atomic_load(&counters->merged_pages);
+	usage.dropped_merges = atomic_load(&counters->dropped_merges);
+	usage.churned_merges = atomic_load(&counters->churned_merges);
+	usage.scan_ns_total = atomic_load(&counters->scan_ns_total);
+	usage.scan_pass = gksm_scan_passed(gpu);
 	*filled = usage;
 }
 
@@ -253,4 +264,30 @@ void gksm_page_wait(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state se
 {
 	/* Bounded, so that a lost wake-up costs a look, not a hang. */
 	gksm_futex_wait(&gpu->pages[page].state, seen, 10 * 1000 * 1000);
+}
+
+void gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero)
+{
+	atomic_store(&gpu->pages[page].zero, zero);
+	if (zero)
+		atomic_fetch_add(&gpu->counters.zero_pages, 1);
+}
+
+void gksm_page_leaves_shared(struct gksm_gpu *gpu, uint64_t page, bool written)
+{
+	struct gksm_page *entry = &gpu->pages[page];
+
+	if (atomic_exchange(&entry->zero, 0))
+		atomic_fetch_sub(&gpu->counters.zero_pages, 1);
+	if (written && entry->merged_pass && gksm_scan_recent(gpu, entry->merged_pass))
+		atomic_fetch_add(&gpu->counters.churned_merges, 1);
+	entry->merged_pass = 0;
+}
+
+enum gksm_kind gksm_page_kind(const struct gksm_gpu *gpu, uint64_t page)
+{
+	uint8_t hint = atomic_load(&gpu->pages[page].hint);
+
+	return hint ? (enum gksm_kind)(hint - 1)
+		    : (enum gksm_kind)atomic_load(&gpu->pages[page].kind);
 }

@@ -22,6 +22,7 @@
 struct gksm_cow;
 struct gksm_engine;
 struct gksm_mark;
+struct gksm_scan;
 
 struct gksm_allocation {
 	uint64_t first_page;
@@ -44,6 +45,15 @@ struct gksm_counters {
 	_Atomic uint64_t attached_pages;
 	_Atomic uint64_t spare_pages;
 	_Atomic uint64_t unshared[16]; /* PRIVATE pages by enum gksm_unshared */
+	_Atomic uint64_t zero_pages;   /* SHARED pages that are known to be all zeros */
+	_Atomic uint64_t full_scans;
+	_Atomic uint64_t scanned_pages;
+	_Atomic uint64_t stable_pages;	 /* in the last pass: unchanged for long enough */
+	_Atomic uint64_t volatile_pages; /* in the last pass: changed since the one before */
+	_Atomic uint64_t merged_pages;
+	_Atomic uint64_t dropped_merges; /* written to, or different after all */
+	_Atomic uint64_t churned_merges; /* written to soon after they were merged */
+	_Atomic uint64_t scan_ns_total;
 };
 
 struct gksm_gpu {
@@ -64,7 +74,13 @@ struct gksm_gpu {
 	_Atomic bool allowed;	/* gksmd's last word: sharing is on for this GPU */
 	struct gksm_gpu_opened terms;
 	struct gksm_cow *cow;
-	struct gksm_mutex guard_lock; /* serialises gksm_guard_start */
+	struct gksm_mutex guard_lock;	  /* serialises gksm_guard_start */
+	_Atomic(struct gksm_scan *) scan; /* NULL: only a fault guard makes scanning sound */
+	struct gksm_mutex scan_lock;	  /* leaf: the two that follow */
+	struct gksm_scan_terms scan_terms;
+	_Atomic uint32_t scan_wake; /* counts up: look at the terms and orders again */
+	_Atomic bool copied;	    /* a page got all its bytes from another one */
+	_Atomic uint64_t used_end;  /* no page from here on was ever allocated */
 	_Atomic(_Atomic uint8_t *) guard_states;
 	int guard_fd;
 
@@ -78,7 +94,9 @@ struct gksm_gpu {
 	_Atomic(struct gksm_engine *) engines; /* one for each context; never unlinked */
 
 	struct gksm_mutex marks_lock; /* leaf: list work and event queries only */
-	struct gksm_mark *marks;      /* copy-engine reads whose event has not fired yet */
+	struct gksm_mark *marks;      /* copies whose event has not fired yet */
+	size_t marks_kept;	      /* how many there were when they were last looked through */
+	size_t marks_added;	      /* since then */
 
 	struct gksm_counters counters;
 };
@@ -120,6 +138,17 @@ bool gksm_page_step(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fr
 
 /* Waits until the page's state differs from `seen`. Not for the COW thread. */
 void gksm_page_wait(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state seen);
+
+/* The page, which the caller owns, is about to be SHARED. zero: it was compared, and all
+ * its bytes are 0. */
+void gksm_page_enters_shared(struct gksm_gpu *gpu, uint64_t page, bool zero);
+
+/* The page, which the caller owns, was SHARED and will not be: what is known of shared
+ * pages only is forgotten. written: because somebody writes to it. */
+void gksm_page_leaves_shared(struct gksm_gpu *gpu, uint64_t page, bool written);
+
+/* What the page counts as: the program's word, else how it was filled. */
+enum gksm_kind gksm_page_kind(const struct gksm_gpu *gpu, uint64_t page);
 
 static inline enum gksm_page_state gksm_page_state(const struct gksm_gpu *gpu, uint64_t page)
 {

@@ -12,6 +12,7 @@
 #include "gpu.h"
 #include "refusal.h"
 #include "report.h"
+#include "scan.h"
 
 static gksm_sim_guard_open *sim_guard(void)
 {
@@ -102,6 +103,11 @@ static int start(struct gksm_gpu *gpu, const struct gksm_gpu_opened *opened)
 		error = open_fault_guard(gpu, opened);
 	if (!error)
 		error = gksm_cow_start(gpu);
+	/* Without it pages are shared as they are loaded, and that is all. */
+	if (!error && opened->guard == GKSM_GUARD_FAULT && gksm_scan_start(gpu))
+		gksm_report(gpu->process, GKSM_WARNING,
+			    "GPU %d is not scanned for equal pages: no memory or threads",
+			    (int)gpu->device);
 	/* gksmd's next answer tries again, and there is one guard to a process. */
 	if (error && gpu->guard_fd >= 0) {
 		gksm_fd_close(gpu->guard_fd);

@@ -101,3 +101,10 @@ struct gksm_hash128 gksm_hash_page(const void *page)
 {
 	return gksm_hash_by(gksm_hash_path(), page, NULL);
 }
+
+bool gksm_all_zero(const void *page)
+{
+	const char *bytes = page;
+
+	return !bytes[0] && memcmp(bytes, bytes + 1, GKSM_PAGE_SIZE - 1) == 0;
+}

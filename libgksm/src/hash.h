@@ -15,6 +15,9 @@
  * xxh3_128 (low and high 64 bits). Scalar, AVX2 or AVX-512, chosen at run time. */
 struct gksm_hash128 gksm_hash_page(const void *page);
 
+/* true: every byte of the page is 0. Cheap for pages that start otherwise. */
+bool gksm_all_zero(const void *page);
+
 struct gksm_pool;
 
 /* A small pool of threads for copying, hashing and comparing; threads 0: as many

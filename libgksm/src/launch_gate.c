@@ -28,7 +28,7 @@ static CUresult back(struct gksm *process, CUdeviceptr base, uint64_t pages)
 	CUresult result = gksm_access_begin(process, &span, 1, &access);
 
 	if (!result)
-		gksm_access_end(&access, NULL);
+		gksm_access_drop(&access);
 	return result;
 }
 

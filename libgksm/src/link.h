@@ -31,6 +31,7 @@ struct gksm_link_events {
 	void (*control)(void *user, const struct gksm_control *control);
 	/* the reply to a GPU_OPEN made again after a reconnect */
 	void (*gpu_opened)(void *user, unsigned gpu, const struct gksm_gpu_opened *opened);
+	void (*scan_terms)(void *user, unsigned gpu, const struct gksm_scan_terms *terms);
 	/* fill entries[0..capacity) with the pages mapped on the GPU from *cursor on;
 	 * returns how many, 0 at the end. One entry an address will do: those of one
 	 * page are added up */
@@ -65,6 +66,11 @@ struct gksm_lookup_reply {
 int gksm_link_lookup(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 		     const struct gksm_hash128 *hashes, size_t count,
 		     struct gksm_lookup_reply *replies);
+
+/* The same for stable pages. Pages that were NOTED are mentioned in CONTROL later. */
+int gksm_link_offer(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
+		    const struct gksm_offer_entry *entries, size_t count,
+		    struct gksm_lookup_reply *replies);
 
 /* replies[i] answers tickets[i]; EXPIRED for those not resolved in time. */
 int gksm_link_wait_tickets(struct gksm_link *link, unsigned gpu, const uint64_t *tickets,

@@ -54,7 +54,7 @@ static int deliver_lookup(struct gksm_link *link, struct gksm_request *request,
 		struct gksm_lookup_reply *reply;
 
 		gksm_received_entry(received, i, &result, sizeof(result));
-		if (result.index >= request->count || result.outcome > GKSM_LOOKUP_EXPIRED)
+		if (result.index >= request->count || result.outcome > GKSM_LOOKUP_NOTED)
 			return -EPROTO;
 		reply = &request->replies[result.index];
 		if (reply->result.outcome != LINK_UNANSWERED)
@@ -122,6 +122,7 @@ static int deliver(struct gksm_link *link, struct gksm_request *request,
 	}
 	switch (request->type) {
 	case GKSM_LOOKUP:
+	case GKSM_OFFER:
 	case GKSM_WAIT:
 		result = deliver_lookup(link, request, received, after);
 		break;
@@ -277,6 +278,26 @@ static int control(struct gksm_link *link, struct gksm_received *received)
 	return 0;
 }
 
+static int scan_terms(struct gksm_link *link, struct gksm_received *received)
+{
+	struct gksm_scan_terms terms;
+	unsigned gpu;
+
+	if (received->header.seq || received->header.status)
+		return -EPROTO;
+	gksm_received_head(received, &terms, sizeof(terms));
+	gksm_mutex_lock(&link->lock);
+	for (gpu = 0; gpu < LINK_GPUS; gpu++)
+		if (link->gpus[gpu].open && link->gpus[gpu].wire == terms.gpu)
+			break;
+	gksm_mutex_unlock(&link->lock);
+	if (gpu == LINK_GPUS)
+		return -EPROTO;
+	if (link->events->scan_terms)
+		link->events->scan_terms(link->user, gpu, &terms);
+	return 0;
+}
+
 int link_dispatch(struct gksm_link *link, struct gksm_received *received)
 {
 	uint32_t seq = received->header.seq;
@@ -284,6 +305,8 @@ int link_dispatch(struct gksm_link *link, struct gksm_received *received)
 
 	if (received->header.type == GKSM_CONTROL)
 		result = control(link, received);
+	else if (received->header.type == GKSM_SCAN_TERMS)
+		result = scan_terms(link, received);
 	else if (seq == 0)
 		result = -EPROTO;
 	else if (received->header.type == GKSM_WELCOME)

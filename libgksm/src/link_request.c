@@ -234,6 +234,21 @@ int gksm_link_lookup(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
 		       sizeof(struct gksm_lookup_entry), LINK_REQUEST_NS, false);
 }
 
+int gksm_link_offer(struct gksm_link *link, unsigned gpu, enum gksm_kind kind,
+		    const struct gksm_offer_entry *entries, size_t count,
+		    struct gksm_lookup_reply *replies)
+{
+	struct gksm_offer head = {.kind = kind};
+	struct gksm_request request = {.type = GKSM_OFFER,
+				       .reply_type = GKSM_LOOKED_UP,
+				       .gpu = gpu,
+				       .count = count,
+				       .replies = replies};
+
+	return look_up(link, &request, &head, sizeof(head), entries, sizeof(*entries),
+		       LINK_REQUEST_NS, false);
+}
+
 int gksm_link_wait_tickets(struct gksm_link *link, unsigned gpu, const uint64_t *tickets,
 			   size_t count, unsigned timeout_ms, struct gksm_lookup_reply *replies)
 {

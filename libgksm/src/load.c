@@ -88,6 +88,7 @@ static bool wants_full(struct gksm_load *load, uint64_t page)
 	case GKSM_PAGE_FILLING:
 		return true;
 	case GKSM_PAGE_PRIVATE:
+	case GKSM_PAGE_MERGING:
 	case GKSM_PAGE_SHARED:
 	case GKSM_PAGE_BUSY:
 		/* Replacing what is mapped opens a hole: only a fault guard closes it. */

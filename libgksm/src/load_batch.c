@@ -68,9 +68,9 @@ static void write_through(struct gksm_load *load, struct gksm_load_page *entry)
 	entry->settled = true;
 }
 
-/* Out of SHARED, so that it can be replaced like any private page. false: it could
- * not be; the load's result says why. */
-static bool leave_shared(struct gksm_load *load, uint64_t page)
+/* Out of SHARED or MERGING, so that it can be replaced like any private page. false: it
+ * could not be; the load's result says why. */
+static bool leave_read_only(struct gksm_load *load, uint64_t page, enum gksm_page_state from)
 {
 	struct gksm_privatize how = {
 		.mover = &load->engine->load,
@@ -80,14 +80,14 @@ static bool leave_shared(struct gksm_load *load, uint64_t page)
 	};
 	int error;
 
-	if (gksm_marks_wait(load->gpu, page) || !gksm_page_take(load->gpu, page, GKSM_PAGE_SHARED))
+	if (gksm_marks_wait(load->gpu, page) || !gksm_page_take(load->gpu, page, from))
 		return true;
-	error = gksm_privatize(load->gpu, page, GKSM_PAGE_SHARED, &how);
+	error = gksm_privatize(load->gpu, page, from, &how);
 	if (error == -ETIMEDOUT)
 		return true; /* a copy engine reads on and on: the caller looks again */
-	if (!error)
+	if (!error && from == GKSM_PAGE_SHARED)
 		atomic_fetch_add(&load->gpu->counters.api_detaches, 1);
-	else if (!load->result)
+	if (error && !load->result)
 		load->result = CUDA_ERROR_OUT_OF_MEMORY;
 	return !error;
 }
@@ -132,8 +132,9 @@ static void enter(struct gksm_load *load, struct gksm_load_page *entry)
 				write_through(load, entry);
 			gksm_page_step(gpu, entry->page, GKSM_PAGE_RELOAD, GKSM_PAGE_PRIVATE);
 			return;
+		case GKSM_PAGE_MERGING:
 		case GKSM_PAGE_SHARED:
-			if (leave_shared(load, entry->page))
+			if (leave_read_only(load, entry->page, state))
 				continue;
 			entry->settled = true;
 			return;

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "gpu.h"
+#include "hash.h"
 #include "load_commit.h"
 #include "map.h"
+#include "marks.h"
 #include "streams.h"
 
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
@@ -58,6 +60,7 @@ static bool still_same(struct gksm_load *load, const struct gksm_load_page *entr
 
 static void drop_old_backing(struct gksm_gpu *gpu, struct gksm_page *page, uint64_t index)
 {
+	gksm_looks_wait(gpu, index);
 	gksm_unmap(gpu, gksm_page_address(gpu, index));
 	gksm_handle_release(gpu, page->handle);
 	page->handle = 0;
@@ -93,6 +96,9 @@ int gksm_load_commit(struct gksm_load *load, const struct gksm_load_page *entry,
 	atomic_store(&page->hash_low, entry->hash.low);
 	atomic_store(&page->hash_high, entry->hash.high);
 	atomic_store(&page->page_id, with->page_id);
+	page->kind = (uint8_t)load->kind;
+	if (with->shared)
+		gksm_page_enters_shared(gpu, index, gksm_all_zero(entry->staging));
 	if (!with->shared) {
 		page->unshared = (uint8_t)with->why;
 		atomic_fetch_add(&gpu->counters.unshared[with->why], 1);

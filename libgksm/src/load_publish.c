@@ -1,63 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Misses: this process is the loader. New pages are filled, mapped read-only, and told of. */
-#include <errno.h>
 #include <unistd.h>
 
 #include "gpu.h"
 #include "hash.h"
 #include "load_commit.h"
 #include "map.h"
-#include "marks.h"
+#include "named.h"
 #include "segments.h"
 
 #define PAGE ((size_t)GKSM_PAGE_SIZE)
-
-/* gksmd's word on a page that is SHARED with no id yet. */
-static void name_page(struct gksm_load *load, uint64_t index,
-		      const struct gksm_publish_result *said)
-{
-	struct gksm_gpu *gpu = load->gpu;
-	struct gksm_page *page = &gpu->pages[index];
-	/* Opening a page to writes makes a hole. Without a fault guard nothing may run, and
-	 * the gate is not closed while the page is taken: those inside may wait for it. */
-	bool may_open = said->status &&
-			(atomic_load(&gpu->guard) == GKSM_GUARD_FAULT || gksm_load_quiet(load));
-
-	while (!gksm_page_take(gpu, index, GKSM_PAGE_SHARED)) {
-		enum gksm_page_state state = gksm_page_state(gpu, index);
-
-		/* Somebody is at it, and may yet leave it as it is. */
-		if (state == GKSM_PAGE_BUSY || state == GKSM_PAGE_SHARED) {
-			gksm_page_wait(gpu, index, GKSM_PAGE_BUSY);
-			continue;
-		}
-		/* Written to already: the page left before it had a name. */
-		if (!said->status)
-			gksm_link_detached(load->process->link, (unsigned)gpu->device,
-					   GKSM_DETACH_COW, &said->page_id, 1);
-		return;
-	}
-	/* No answer for this one: somebody may have it all the same. */
-	if (said->status == -ENOTCONN || said->status == -ETIMEDOUT) {
-		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
-		return;
-	}
-	if (!said->status) {
-		page->page_id = said->page_id;
-		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
-		return;
-	}
-	/* Refused, so nobody else has it: it may as well be written to. */
-	if (!may_open || gksm_marks_wait(gpu, index) ||
-	    gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, index), PAGE,
-						&gpu->read_write, 1)) {
-		gksm_page_put(gpu, index, GKSM_PAGE_SHARED);
-		return;
-	}
-	page->unshared = GKSM_UNSHARED_REFUSED;
-	atomic_fetch_add(&gpu->counters.unshared[GKSM_UNSHARED_REFUSED], 1);
-	gksm_page_put(gpu, index, GKSM_PAGE_PRIVATE);
-}
 
 struct publication {
 	struct gksm_load_page *page[GKSM_LOAD_BATCH];
@@ -83,6 +35,13 @@ static bool stage_publication(struct gksm_load *load, struct gksm_load_page *pag
 	publication->fd[publication->count] = fd;
 	publication->count++;
 	return true;
+}
+
+/* Opening a page to writes makes a hole. Without a fault guard nothing may run, and the
+ * gate is not closed while the page is taken: those inside may wait for it. */
+static bool may_open(struct gksm_load *load)
+{
+	return atomic_load(&load->gpu->guard) == GKSM_GUARD_FAULT || gksm_load_quiet(load);
 }
 
 static void send_publication(struct gksm_load *load, struct publication *publication,
@@ -111,7 +70,8 @@ static void send_publication(struct gksm_load *load, struct publication *publica
 		/* No answer: somebody may have it all the same. It stays read-only, and a
 		 * write copies. */
 		if (!error)
-			name_page(load, publication->page[i]->page, &said[i]);
+			gksm_page_named(load->gpu, publication->page[i]->page, &said[i],
+					said[i].status && may_open(load));
 		close(publication->fd[i]);
 	}
 }

@@ -52,6 +52,7 @@ void gksm_marks_reap(struct gksm_gpu *gpu)
 {
 	struct gksm_mark *done = NULL;
 	struct gksm_mark **link;
+	size_t kept = 0;
 
 	gksm_mutex_lock(&gpu->marks_lock);
 	link = &gpu->marks;
@@ -62,12 +63,15 @@ void gksm_marks_reap(struct gksm_gpu *gpu)
 		 * engine will read any more. */
 		if (gpu->process->driver.cuEventQuery(mark->event) == CUDA_ERROR_NOT_READY) {
 			link = &mark->next;
+			kept++;
 			continue;
 		}
 		*link = mark->next;
 		mark->next = done;
 		done = mark;
 	}
+	gpu->marks_kept = kept;
+	gpu->marks_added = 0;
 	gksm_mutex_unlock(&gpu->marks_lock);
 	while (done) {
 		struct gksm_mark *mark = done;
@@ -83,6 +87,7 @@ void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream)
 		struct gksm_mark *next = mark->next;
 		struct gksm_gpu *gpu = mark->gpu;
 		const struct gksm_driver *driver = &gpu->process->driver;
+		bool due;
 
 		/* A synchronous copy is over by now. An event of ours behind it would only
 		 * make the stream look busy to whoever reads next. */
@@ -99,8 +104,11 @@ void gksm_mark_enqueued(struct gksm_mark *mark, CUstream stream)
 			gksm_mutex_lock(&gpu->marks_lock);
 			mark->next = gpu->marks;
 			gpu->marks = mark;
+			/* A deep queue of copies is not asked about anew by each of them. */
+			due = ++gpu->marks_added > gpu->marks_kept / 2;
 			gksm_mutex_unlock(&gpu->marks_lock);
-			gksm_marks_reap(gpu);
+			if (due)
+				gksm_marks_reap(gpu);
 		}
 		mark = next;
 	}
@@ -131,4 +139,10 @@ int gksm_marks_wait(struct gksm_gpu *gpu, uint64_t page)
 			return -ETIMEDOUT;
 		gksm_sleep_ns(POLL_NS);
 	}
+}
+
+void gksm_looks_wait(struct gksm_gpu *gpu, uint64_t page)
+{
+	while (atomic_load(&gpu->pages[page].looks))
+		gksm_sleep_ns(POLL_NS);
 }

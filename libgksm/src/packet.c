@@ -20,7 +20,7 @@ static const struct {
 } incoming[] = {
 	ROUTE(WELCOME, 224, 0),	 ROUTE(GPU_OPENED, 40, 0), ROUTE(COMMITTED, 0, 0),
 	ROUTE(LOOKED_UP, 0, 48), ROUTE(PUBLISHED, 0, 16),  ROUTE(SEGMENT, 16, 0),
-	ROUTE(ANNOUNCED, 0, 16), ROUTE(CONTROL, 136, 0),
+	ROUTE(ANNOUNCED, 0, 16), ROUTE(CONTROL, 136, 0),   ROUTE(SCAN_TERMS, 32, 0),
 };
 
 _Static_assert(sizeof(struct gksm_welcome) >= 224, "fields are only appended");
@@ -30,6 +30,7 @@ _Static_assert(sizeof(struct gksm_publish_result) >= 16, "fields are only append
 _Static_assert(sizeof(struct gksm_segment) >= 16, "fields are only appended");
 _Static_assert(sizeof(struct gksm_announce_result) >= 16, "fields are only appended");
 _Static_assert(sizeof(struct gksm_control) >= 136, "fields are only appended");
+_Static_assert(sizeof(struct gksm_scan_terms) >= 32, "fields are only appended");
 _Static_assert(sizeof(struct gksm_header) == 32, "the header never changes");
 
 struct gksm_packet *gksm_packet_new(enum gksm_message type, const void *head, size_t head_bytes,

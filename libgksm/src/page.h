@@ -18,6 +18,8 @@
  *   PRIVATE   own handle, read-write                   PASS
  *   RELOAD    own handle, read-write; LOADING for a    PASS
  *             page that was PRIVATE
+ *   MERGING   own handle, read-only; the scanner       HOLD_WRITES
+ *             compares it with its look-alike
  *   SHARED    published handle, read-only              HOLD_WRITES
  *   BUSY      changing                                 HOLD_ALL
  *   LOST      none; the context died or was destroyed  PASS
@@ -29,19 +31,20 @@
  * leaves the page alone). The COW thread never waits: it keeps the fault and looks
  * again.
  *
- *                UNBACKED  FILLING   LOADING   PRIVATE   RELOAD    SHARED    BUSY
- *   LOAD_PART    FILLING   FILLING   wait      =         wait      PRIVATE   wait
- *   LOAD_FULL    LOADING   LOADING   wait      RELOAD    wait      PRIVATE   wait
- *   COMMIT       -         -         SHARED    -         SHARED    -         -
- *   ABANDON      -         -         PRIVATE   -         PRIVATE   -         -
- *   FAULT        PRIVATE/c PRIVATE/c PRIVATE/c =/c       =/c       PRIVATE/c wait
- *   API_WRITE    PRIVATE   PRIVATE   wait      =         wait      PRIVATE   wait
- *   COPY_READ    PRIVATE   PRIVATE   wait      =         =         =         wait
- *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         wait
- *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         wait
- *   UNSHARE      =         =         =         =         =         PRIVATE   wait
- *   RELEASE      FREE      FREE      wait      FREE      wait      FREE      wait
- *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      wait
+ *                UNBACKED  FILLING   LOADING   PRIVATE   RELOAD    MERGING   SHARED    BUSY
+ *   LOAD_PART    FILLING   FILLING   wait      =         wait      PRIVATE   PRIVATE   wait
+ *   LOAD_FULL    LOADING   LOADING   wait      RELOAD    wait      PRIVATE   PRIVATE   wait
+ *   PROTECT      =         =         =         MERGING   =         =         =         =
+ *   COMMIT       -         -         SHARED    -         SHARED    SHARED    -         -
+ *   ABANDON      -         -         PRIVATE   -         PRIVATE   PRIVATE   -         -
+ *   FAULT        PRIVATE/c PRIVATE/c PRIVATE/c =/c       =/c       PRIVATE/c PRIVATE/c wait
+ *   API_WRITE    PRIVATE   PRIVATE   wait      =         wait      PRIVATE   PRIVATE   wait
+ *   COPY_READ    PRIVATE   PRIVATE   wait      =         =         =         =         wait
+ *   LAUNCH       PRIVATE   PRIVATE   wait      =         =         =         =         wait
+ *   SEAL         =         PRIVATE   wait      RELOAD    wait      =         =         wait
+ *   UNSHARE      =         =         =         =         =         =         PRIVATE   wait
+ *   RELEASE      FREE      FREE      wait      FREE      wait      FREE      FREE      wait
+ *   LOSE         LOST      LOST      LOST      LOST      LOST      LOST      LOST      wait
  *
  * LOST stays under every event but RELEASE (FREE); FREE takes none.
  *
@@ -53,7 +56,11 @@
  *     there.
  *   ABANDON writes the snapshot into the page (stream order was settled before).
  *   COPY_READ on SHARED leaves it shared and marks it copy-busy, unless other work
- *     is pending: then it is detached (DESIGN.md 5, COW).
+ *     is pending: then it is detached (DESIGN.md 5, COW). So it does on MERGING.
+ *   COPY_READ and API_WRITE on PRIVATE and RELOAD mark it copy-busy: the scanner takes
+ *     no such page.
+ *   FAULT and API_WRITE on MERGING give the page back as it was, without copying: the
+ *     writer wins. The scanner's COMMIT finds it PRIVATE and drops the merge.
  *   LAUNCH happens under the guards `seal` and `optimistic` only.
  *   A pinned page takes LOAD_FULL as API_WRITE; under `seal` every page takes LOAD_PART
  *     and LOAD_FULL so.
@@ -71,10 +78,10 @@
 
 /* clang-format off */
 #define GKSM_PAGE_STATES(X) \
-	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(SHARED) X(BUSY) X(LOST)
+	X(FREE) X(UNBACKED) X(FILLING) X(LOADING) X(PRIVATE) X(RELOAD) X(MERGING) X(SHARED) X(BUSY) X(LOST)
 
 #define GKSM_PAGE_EVENTS(X) \
-	X(LOAD_PART) X(LOAD_FULL) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) \
+	X(LOAD_PART) X(LOAD_FULL) X(PROTECT) X(COMMIT) X(ABANDON) X(FAULT) X(API_WRITE) X(COPY_READ) \
 	X(LAUNCH) X(SEAL) X(UNSHARE) X(RELEASE) X(LOSE)
 
 /* clang-format on */
@@ -104,16 +111,28 @@ struct gksm_page_rule {
 	uint8_t guard_state; /* of the guard, once the page is in `next` */
 };
 
+enum gksm_written {
+	GKSM_NOT_WRITTEN = 0,
+	GKSM_WRITTEN = 1,
+	GKSM_WRITTEN_COPIED = 2 /* every byte, from other device memory: a likely duplicate */
+};
+
 struct gksm_assembly;
 struct gksm_engine;
 
 struct gksm_page {
 	_Atomic uint32_t state;	     /* enum gksm_page_state; a futex word */
-	_Atomic uint32_t copy_busy;  /* copy-engine reads in flight that saw it SHARED */
+	_Atomic uint32_t copy_busy;  /* copies in flight that saw it and do not hold */
 	_Atomic uint32_t allocation; /* index + 1 into the gpu's allocations; 0: none */
 	_Atomic uint32_t pins;	     /* handed out, or in a live graph: never shared */
+	_Atomic uint32_t looks;	     /* scanner reads in flight of what is mapped here */
 	_Atomic uint8_t unshared;    /* enum gksm_unshared, meaningful in PRIVATE */
 	_Atomic uint8_t sealed;
+	_Atomic uint8_t kind;	 /* enum gksm_kind: how it was filled */
+	_Atomic uint8_t hint;	 /* what the program says it is: enum gksm_kind + 1; 0: nothing */
+	_Atomic uint8_t written; /* enum gksm_written: by a copy or set since the last look */
+	_Atomic uint8_t zero;	 /* in SHARED: compared, all its bytes are 0 */
+	uint32_t merged_pass;	 /* in SHARED: the scanner's pass that merged it; 0: it did not */
 	CUmemGenericAllocationHandle handle; /* ours to release; 0: none */
 	_Atomic uint64_t page_id;	     /* in SHARED; 0: gksmd has not named it */
 	_Atomic uint64_t hash_low; /* XXH3-128 of a SHARED page: told again after a reconnect */

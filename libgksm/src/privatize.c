@@ -39,6 +39,9 @@ static int fill(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 	case GKSM_PAGE_LOADING:
 		return gksm_mover_write(how->mover, scratch, entry->snapshot, GKSM_PAGE_SIZE);
 	case GKSM_PAGE_SHARED:
+		/* Memory is new, or a spare that nobody wrote to: it is zeros already. */
+		if (atomic_load(&entry->zero))
+			return 0;
 		return gksm_mover_copy_page(how->mover, scratch, gksm_page_address(gpu, page));
 	default:
 		return 0;
@@ -68,12 +71,15 @@ static int swap(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 	return gksm_map(gpu, address, handle, &gpu->read_write);
 }
 
-static void let_go(struct gksm_gpu *gpu, struct gksm_page *entry, enum gksm_page_state from,
+static void let_go(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 		   enum gksm_detach_reason reason)
 {
+	struct gksm_page *entry = &gpu->pages[page];
 	uint64_t page_id;
 
 	if (from == GKSM_PAGE_SHARED) {
+		gksm_page_leaves_shared(
+			gpu, page, reason == GKSM_DETACH_COW || reason == GKSM_DETACH_API_WRITE);
 		if (entry->handle)
 			gksm_handle_release(gpu, entry->handle);
 		page_id = atomic_exchange(&entry->page_id, 0);
@@ -86,6 +92,18 @@ static void let_go(struct gksm_gpu *gpu, struct gksm_page *entry, enum gksm_page
 	entry->snapshot = NULL;
 }
 
+/* MERGING -> PRIVATE: the memory is its own, only the right to write was taken away. */
+static int give_back(struct gksm_gpu *gpu, uint64_t page)
+{
+	int error = gksm_marks_wait(gpu, page);
+
+	if (!error && gpu->process->driver.cuMemSetAccess(gksm_page_address(gpu, page),
+							  GKSM_PAGE_SIZE, &gpu->read_write, 1))
+		error = -EIO;
+	gksm_page_put(gpu, page, error ? GKSM_PAGE_MERGING : GKSM_PAGE_PRIVATE);
+	return error;
+}
+
 int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 		   const struct gksm_privatize *how)
 {
@@ -96,6 +114,8 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	bool own_scratch = false;
 	int error = 0;
 
+	if (from == GKSM_PAGE_MERGING)
+		return give_back(gpu, page);
 	if (!handle) {
 		error = gksm_handle_create(gpu, &handle);
 		if (error) {
@@ -118,11 +138,11 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 		if (!how->backing.handle)
 			gksm_handle_release(gpu, handle);
 		if (fallback == GKSM_PAGE_LOST)
-			let_go(gpu, entry, from, GKSM_DETACH_LOST);
+			let_go(gpu, page, from, GKSM_DETACH_LOST);
 		gksm_page_put(gpu, page, fallback);
 		return error;
 	}
-	let_go(gpu, entry, from, how->reason);
+	let_go(gpu, page, from, how->reason);
 	entry->handle = handle;
 	entry->unshared = (uint8_t)how->why;
 	atomic_fetch_add_explicit(&gpu->counters.unshared[how->why], 1, memory_order_relaxed);

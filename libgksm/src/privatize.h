@@ -28,8 +28,9 @@ struct gksm_privatize {
 };
 
 /*
- * The caller owns the page (BUSY, taken from `from`: UNBACKED, FILLING, LOADING or
- * SHARED). 0: the page is PRIVATE with the bytes it had. A negative errno: it is back
+ * The caller owns the page (BUSY, taken from `from`: UNBACKED, FILLING, LOADING, MERGING
+ * or SHARED). 0: the page is PRIVATE with the bytes it had (one that was MERGING in the
+ * memory it had: no backing is used). A negative errno: it is back
  * in `from`, unchanged (-ENOMEM: no memory; -EIO: the context is dead; -ETIMEDOUT: a
  * copy engine kept reading it). `scratch` of a used backing is still mapped: the
  * caller unmaps it when nobody waits any more.

@@ -43,21 +43,27 @@ static void mark(const struct pages *pages, uint64_t first, uint64_t end, bool s
 		atomic_store(&pages->gpu->pages[page].sealed, sealed);
 }
 
-GKSM_EXPORT int gksm_seal(uint64_t ptr, size_t bytes)
+/* The pages that lie wholly inside; there may be none (first >= end). */
+static int whole_pages_of(uint64_t ptr, size_t bytes, struct pages *pages)
 {
-	struct pages pages;
-	uint64_t first;
-	uint64_t end;
-	int error = pages_of(ptr, bytes, &pages);
+	int error = pages_of(ptr, bytes, pages);
 
 	if (error)
 		return error;
-	first = (ptr + PAGE - 1 - pages.gpu->arena_base) / PAGE;
-	end = (ptr + bytes - pages.gpu->arena_base) / PAGE;
-	if (first >= end)
-		return 0;
-	mark(&pages, first, end, true);
-	return gksm_seal_pages(pages.gpu, first, end);
+	pages->first = (ptr + PAGE - 1 - pages->gpu->arena_base) / PAGE;
+	pages->end = (ptr + bytes - pages->gpu->arena_base) / PAGE;
+	return 0;
+}
+
+GKSM_EXPORT int gksm_seal(uint64_t ptr, size_t bytes)
+{
+	struct pages pages;
+	int error = whole_pages_of(ptr, bytes, &pages);
+
+	if (error || pages.first >= pages.end)
+		return error;
+	mark(&pages, pages.first, pages.end, true);
+	return gksm_seal_pages(pages.gpu, pages.first, pages.end);
 }
 
 GKSM_EXPORT int gksm_unseal(uint64_t ptr, size_t bytes)
@@ -74,7 +80,22 @@ GKSM_EXPORT int gksm_unseal(uint64_t ptr, size_t bytes)
 		mark(&pages, pages.first, pages.end, true);
 		return -ENOMEM;
 	}
-	gksm_access_end(&access, NULL);
+	gksm_access_drop(&access);
+	return 0;
+}
+
+GKSM_EXPORT int gksm_set_kind(uint64_t ptr, size_t bytes, int kind)
+{
+	struct pages pages;
+	uint64_t page;
+	int error = whole_pages_of(ptr, bytes, &pages);
+
+	if (error)
+		return error;
+	if (kind < GKSM_KIND_WEIGHTS || kind > GKSM_KIND_OTHER)
+		return -EINVAL;
+	for (page = pages.first; page < pages.end; page++)
+		atomic_store(&pages.gpu->pages[page].hint, (uint8_t)(kind + 1));
 	return 0;
 }
 
@@ -141,6 +162,12 @@ GKSM_EXPORT int gksm_get_statistics(uint64_t ptr, struct gksm_statistics *statis
 	now.first_touches = usage.first_touches;
 	now.loaded_pages = usage.loaded_pages;
 	now.attached_pages = usage.attached_pages;
+	now.zero_pages = usage.zero_pages;
+	now.stable_pages = usage.stable_pages;
+	now.full_scans = usage.full_scans;
+	now.merged_pages = usage.merged_pages;
+	now.dropped_merges = usage.dropped_merges;
+	now.churned_merges = usage.churned_merges;
 	/* A caller built against an older header has room for less. */
 	bytes = statistics->bytes < sizeof(now) ? statistics->bytes : sizeof(now);
 	now.bytes = (uint32_t)bytes;

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from gksm_bench.simgpu import Probe, SimulatedGpu
-from gksm_bench.stack import Stack, wait_until
+from gksm_bench.stack import DOMAIN, PATIENT, Stack, wait_until
 
 from tests.support.sanitizers import around, flavour
 
@@ -62,6 +63,27 @@ def test_threads_that_load_launch_copy_and_free_at_once(
 ) -> None:
     """In two processes, which share with each other."""
     all_well(run(stack.environment(), ["storm", "4", rounds, "1"], ["storm", "4", rounds, "2"]))
+    wait_until(lambda: probe.used_bytes() == 0, "the device getting empty")
+
+
+RESTLESS = """
+[scan]
+interval_ms = 1
+max_interval_ms = 1
+stable_hashes = 1
+max_percent = 100
+zero_pages = true
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_beside_a_scanner_that_never_rests(
+    run: Any, rounds: str, gpu: SimulatedGpu, make_stack: Callable[..., Stack], probe: Probe
+) -> None:
+    """Every page is merged as soon as it looks like another, whatever happens to it then."""
+    everything = [[DOMAIN, "--match", f"uid={os.getuid()}", "--share", "weights,kv,other"]]
+    stack = make_stack(gpu, config=PATIENT + RESTLESS, domain_rules=everything)
+    all_well(run(stack.environment(), ["storm", "4", rounds, "3"], ["storm", "4", rounds, "4"]))
     wait_until(lambda: probe.used_bytes() == 0, "the device getting empty")
 
 

@@ -42,6 +42,12 @@ COUNTS = (
     "first_touches",
     "loaded_pages",
     "attached_pages",
+    "zero_pages",
+    "stable_pages",
+    "full_scans",
+    "merged_pages",
+    "dropped_merges",
+    "churned_merges",
 )
 
 
@@ -396,6 +402,9 @@ class Actor:
 
     def seal(self, address: int, pages: int) -> int:
         return int(self.gksm().gksm_seal(U64(address), ctypes.c_size_t(pages * PAGE)))
+
+    def set_kind(self, address: int, pages: int, kind: int) -> int:
+        return int(self.gksm().gksm_set_kind(U64(address), ctypes.c_size_t(pages * PAGE), kind))
 
     def unseal(self, address: int, pages: int) -> int:
         return int(self.gksm().gksm_unseal(U64(address), ctypes.c_size_t(pages * PAGE)))

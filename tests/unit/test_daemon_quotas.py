@@ -271,10 +271,7 @@ def test_a_full_descriptor_table_refuses_politely_and_goes_on() -> None:
 def stay(state: Any, path: Path) -> str:
     """Connect and stay; why it was refused, if it was."""
     state.client = Client(path)
-    try:
-        message = state.client.hello()
-    except BrokenPipeError:
-        message = state.client.receive()  # what it said before it hung up
+    message = state.client.hello()
     return protocol.text(protocol.WELCOME.read(message.head).reason) if message.status else ""
 
 

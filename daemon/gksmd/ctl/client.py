@@ -50,10 +50,13 @@ class Daemon:
     run_dir: Path
     config_dir_given: Path | None = None
 
-    def ask(self, request: Request, kind: type[T]) -> T:
-        """One request, its answer as ``kind``. Ends the program where there is none."""
+    def ask(self, request: Request, kind: type[T], timeout_s: float | None = TIMEOUT_SECONDS) -> T:
+        """One request, its answer as ``kind``. Ends the program where there is none.
+
+        ``timeout_s``: None for a request that takes as long as it takes.
+        """
         try:
-            return msgspec.json.decode(self.ask_raw(request), type=kind)
+            return msgspec.json.decode(self.ask_raw(request, timeout_s), type=kind)
         except UnreachableError as error:
             die(str(error), EXIT_UNREACHABLE)
         except msgspec.DecodeError as error:
@@ -63,9 +66,9 @@ class Daemon:
                 EXIT_UNREACHABLE,
             )
 
-    def ask_raw(self, request: Request) -> bytes:
+    def ask_raw(self, request: Request, timeout_s: float | None = TIMEOUT_SECONDS) -> bytes:
         """The result as JSON. UnreachableError if nobody answers; a refusal ends the program."""
-        answer = self._exchange(self.run_dir / self._socket_of(request), request)
+        answer = self._exchange(self.run_dir / self._socket_of(request), request, timeout_s)
         if not answer.ok:
             die(answer.error)
         return bytes(answer.result)
@@ -111,11 +114,11 @@ class Daemon:
     def _socket_of(request: Request) -> str:
         return "admin.sock" if isinstance(request, AdminRequest) else "status.sock"
 
-    def _exchange(self, path: Path, request: Request) -> _Answer:
+    def _exchange(self, path: Path, request: Request, timeout_s: float | None) -> _Answer:
         line = msgspec.json.encode(request, enc_hook=encode_hook) + b"\n"
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                sock.settimeout(TIMEOUT_SECONDS)
+                sock.settimeout(timeout_s)
                 sock.connect(os.fspath(path))
                 # Somebody who is turned away has an answer waiting, and cannot send.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -131,7 +134,7 @@ class Daemon:
             raise UnreachableError(f"{path} is not yours to use; run gksmctl with sudo.") from error
         except TimeoutError as error:
             raise UnreachableError(
-                f"gksmd at {self.run_dir} did not answer in {TIMEOUT_SECONDS:.0f} s; "
+                f"gksmd at {self.run_dir} did not answer in {timeout_s:.0f} s; "
                 "look at its log (journalctl -u gksmd)."
             ) from error
         except (OSError, msgspec.DecodeError) as error:

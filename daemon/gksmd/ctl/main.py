@@ -12,7 +12,7 @@ import click
 
 import gksmd
 from gksmd.config import CONFIG_DIR, ConfigError, load_config
-from gksmd.ctl import doctor, domain_commands, tables
+from gksmd.ctl import doctor, domain_commands, scan_commands, tables
 from gksmd.ctl.client import Daemon, die, to_json
 from gksmd.ctl.tables import console, size, table
 from gksmd.explain import Explanation, OnGpu
@@ -369,6 +369,7 @@ def doctor_command(daemon: Daemon, as_json: bool) -> None:
 
 
 main.add_command(domain_commands.trust_domain)
+main.add_command(scan_commands.scan)
 
 
 if __name__ == "__main__":

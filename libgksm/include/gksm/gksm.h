@@ -35,6 +35,13 @@ struct gksm_statistics {
 	uint64_t first_touches;
 	uint64_t loaded_pages;
 	uint64_t attached_pages;
+	/* the scanner, since start but for the two that say now */
+	uint64_t zero_pages;   /* now: shared pages that are all zeros */
+	uint64_t stable_pages; /* now: private, unchanged, no look-alike known */
+	uint64_t full_scans;
+	uint64_t merged_pages;
+	uint64_t dropped_merges; /* written to meanwhile, or different after all */
+	uint64_t churned_merges; /* written to soon after they were merged */
 };
 
 /*
@@ -50,6 +57,14 @@ int gksm_seal(uint64_t ptr, size_t bytes);
  * writable. -ENOMEM: there is no memory for that; nothing was changed.
  */
 int gksm_unseal(uint64_t ptr, size_t bytes);
+
+/*
+ * Says what [ptr, ptr + bytes) holds: GKSM_KIND_WEIGHTS, _KV or _OTHER of protocol.h. It
+ * counts instead of what libgksm makes of how the memory is filled, for the whole pages
+ * inside the range and until they are freed. A trust domain shares weights only, unless
+ * the operator adds kv or other. -EINVAL: no such kind.
+ */
+int gksm_set_kind(uint64_t ptr, size_t bytes, int kind);
 
 /* *shared_bytes becomes how much of [ptr, ptr + bytes) lies in shared pages. */
 int gksm_is_shared(uint64_t ptr, size_t bytes, size_t *shared_bytes);

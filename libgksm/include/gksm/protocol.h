@@ -47,6 +47,7 @@
 /* Feature bits of HELLO and WELCOME. */
 #define GKSM_FEATURE_HOST_COPIES 1u
 #define GKSM_FEATURE_COMMIT 2u
+#define GKSM_FEATURE_SCAN 8u
 
 struct gksm_header {
 	uint32_t magic;
@@ -85,6 +86,8 @@ enum gksm_message {
 	GKSM_ANNOUNCED = 21,	/* d->c  -, announce_result */
 	GKSM_REPORT = 22,	/* c->d  report, text bytes (entry_bytes 1); one-way */
 	GKSM_CONTROL = 23,	/* d->c  control; seq 0 */
+	GKSM_OFFER = 26,	/* c->d  offer, offer_entry -> LOOKED_UP: stable pages */
+	GKSM_SCAN_TERMS = 27,	/* d->c  scan_terms; seq 0: after GPU_OPENED and at each change */
 
 	/* gksmd <-> gksm-vault. Head of requests: vault_ref. */
 	GKSM_VAULT_PUT = 64, /* vault_item entries; one fd each -> VAULT_OK */
@@ -195,6 +198,18 @@ struct gksm_usage {
 	uint64_t loaded_pages;	 /* filled from the host */
 	uint64_t attached_pages; /* loads that moved nothing */
 	uint64_t unshared[16];	 /* pages not shared, by enum gksm_unshared */
+	/* What the scanner does; the names with a KSM counterpart mean what KSM means. */
+	uint64_t zero_pages;	 /* of the shared ones: known to be all zeros */
+	uint64_t full_scans;	 /* since start, like all that follows but the next two */
+	uint64_t stable_pages;	 /* now: private, unchanged for long enough, no look-alike known */
+	uint64_t volatile_pages; /* now: private, changed between the last two looks */
+	uint64_t scanned_pages;
+	uint64_t merged_pages;
+	uint64_t dropped_merges; /* written to meanwhile, or different after all */
+	uint64_t churned_merges; /* written to soon after they were merged */
+	uint64_t scan_ns_total;	 /* spent looking and merging */
+	uint32_t scan_pass;	 /* of scan_terms: the last one that was finished */
+	uint32_t reserved2;
 };
 
 /* Why a page is private: what `gksmctl explain` prints. Index of usage.unshared. */
@@ -223,7 +238,8 @@ enum gksm_lookup_outcome {
 	GKSM_LOOKUP_LEASE = 1,	 /* caller is the loader: token, deadline_ms */
 	GKSM_LOOKUP_PENDING = 2, /* somebody else is: token is a ticket for WAIT */
 	GKSM_LOOKUP_REFUSED = 3, /* stay private: reason is an enum gksm_unshared */
-	GKSM_LOOKUP_EXPIRED = 4	 /* WAIT only: timeout_ms passed */
+	GKSM_LOOKUP_EXPIRED = 4, /* WAIT only: timeout_ms passed */
+	GKSM_LOOKUP_NOTED = 5	 /* OFFER only: nobody else has such a page; remembered */
 };
 
 struct gksm_lookup_result {
@@ -235,6 +251,36 @@ struct gksm_lookup_result {
 	uint32_t reason;
 	uint64_t segment_id;	 /* 0: no host copy */
 	uint64_t segment_offset; /* bytes */
+};
+
+/*
+ * Stable pages of the scanner. Like LOOKUP, with three differences: a page that nobody
+ * else has is NOTED instead of leased; PENDING has no ticket (offer it again); and once
+ * another process publishes a page that was NOTED, CONTROL_OFFER_AGAIN comes.
+ */
+struct gksm_offer {
+	uint32_t gpu;
+	uint32_t kind; /* enum gksm_kind */
+};
+
+#define GKSM_OFFER_TWIN 1u /* the caller has another page like it */
+
+struct gksm_offer_entry {
+	struct gksm_hash128 hash;
+	uint32_t flags; /* GKSM_OFFER_* */
+	uint32_t reserved;
+};
+
+/* How to look for stable pages on one GPU. Times of 0 mean the scanner's own defaults. */
+struct gksm_scan_terms {
+	uint32_t gpu;
+	uint32_t run;		  /* 0: look only when `pass` asks for it */
+	uint32_t interval_ms;	  /* between two passes, while they find something */
+	uint32_t max_interval_ms; /* it doubles up to this while they do not */
+	uint32_t stable_hashes;	  /* equal ones in a row that make a page stable */
+	uint32_t max_percent;	  /* of the time that looking may take */
+	uint32_t zero_pages;	  /* merge pages of zeros too */
+	uint32_t pass;		  /* a new number: make one pass now; 0: none was asked for */
 };
 
 struct gksm_wait {
@@ -309,7 +355,8 @@ struct gksm_report {
 enum gksm_control_action {
 	GKSM_CONTROL_PAUSE = 1, /* no new attaches or publications */
 	GKSM_CONTROL_RESUME = 2,
-	GKSM_CONTROL_UNSHARE = 3 /* PAUSE, and detach as far as memory allows */
+	GKSM_CONTROL_UNSHARE = 3,    /* PAUSE, and detach as far as memory allows */
+	GKSM_CONTROL_OFFER_AGAIN = 6 /* pages that were NOTED can be merged now */
 };
 
 struct gksm_control {

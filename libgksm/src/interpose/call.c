@@ -81,3 +81,18 @@ bool gksm_call_load(struct gksm *process, CUdeviceptr destination, CUdeviceptr s
 	gksm_relaxed_leave(&relaxed);
 	return served;
 }
+
+bool gksm_call_zero(struct gksm *process, CUdeviceptr destination, size_t bytes, CUstream stream,
+		    CUresult *result)
+{
+	struct gksm_relaxed relaxed;
+	bool served;
+
+	gksm_stream_used(process, stream);
+	if (!gksm_is_ours(process, destination) || gksm_stream_capturing(process, stream))
+		return false;
+	gksm_relaxed_enter(process, &relaxed);
+	served = gksm_zero(process, destination, bytes, stream, result);
+	gksm_relaxed_leave(&relaxed);
+	return served;
+}

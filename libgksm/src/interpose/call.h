@@ -73,6 +73,10 @@ bool gksm_call_end(struct gksm_call *call, struct gksm *process, const struct gk
 bool gksm_call_load(struct gksm *process, CUdeviceptr destination, CUdeviceptr source, size_t bytes,
 		    CUstream stream, CUresult *result);
 
+/* true: the set of zeros is done, and left pages unbacked that were so. */
+bool gksm_call_zero(struct gksm *process, CUdeviceptr destination, size_t bytes, CUstream stream,
+		    CUresult *result);
+
 /* A host address as spans want it. */
 #define GKSM_HOST(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
 

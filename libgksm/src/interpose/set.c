@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memsets. A set of zeros over unbacked pages backs them like any other.
+ * Memsets. Linear ones of zeros leave pages unbacked that are (zero.c).
  */
 #include "interpose/call.h"
+
+/* 0, which is nothing to set, where the driver will refuse the count. */
+static size_t bytes_of(size_t count, size_t element_bytes)
+{
+	size_t bytes;
+
+	return __builtin_mul_overflow(count, element_bytes, &bytes) ? 0 : bytes;
+}
 
 static CUresult set_8(__typeof__(cuMemsetD8_v2) *real, CUdeviceptr destination, unsigned char value,
 		      size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
+	if (!value && gksm_call_zero(process, destination, count, ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1),
 			       ordered, real(destination, value, count));
 }
@@ -30,9 +41,12 @@ static CUresult set_8_async(__typeof__(cuMemsetD8Async) *real, CUdeviceptr desti
 			    unsigned char value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
+	if (!value && gksm_call_zero(process, destination, count, ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 1, count, 1),
 			       ordered, real(destination, value, count, stream));
 }
@@ -108,9 +122,12 @@ static CUresult set_16(__typeof__(cuMemsetD16_v2) *real, CUdeviceptr destination
 		       unsigned short value, size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
+	if (!value && gksm_call_zero(process, destination, bytes_of(count, 2), ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1),
 			       ordered, real(destination, value, count));
 }
@@ -130,9 +147,12 @@ static CUresult set_16_async(__typeof__(cuMemsetD16Async) *real, CUdeviceptr des
 			     unsigned short value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
+	if (!value && gksm_call_zero(process, destination, bytes_of(count, 2), ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 2, count, 1),
 			       ordered, real(destination, value, count, stream));
 }
@@ -208,9 +228,12 @@ static CUresult set_32(__typeof__(cuMemsetD32_v2) *real, CUdeviceptr destination
 		       unsigned int value, size_t count, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count);
+	if (!value && gksm_call_zero(process, destination, bytes_of(count, 4), ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1),
 			       ordered, real(destination, value, count));
 }
@@ -230,9 +253,12 @@ static CUresult set_32_async(__typeof__(cuMemsetD32Async) *real, CUdeviceptr des
 			     unsigned int value, size_t count, CUstream stream, CUstream ordered)
 {
 	struct gksm *process = gksm_process();
+	CUresult result;
 
 	if (!process)
 		return real(destination, value, count, stream);
+	if (!value && gksm_call_zero(process, destination, bytes_of(count, 4), ordered, &result))
+		return result;
 	return GKSM_SPANS_CALL(process, gksm_spans_memset_2d(&spans, destination, 0, 4, count, 1),
 			       ordered, real(destination, value, count, stream));
 }
