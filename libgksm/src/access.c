@@ -143,14 +143,20 @@ static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state st
 	return -EAGAIN;
 }
 
-/* A page that is mapped read-only, and that this call reads behind other work: that may
- * yet write to it. */
+/*
+ * A page that is mapped read-only, and that this call reads behind other work: that may
+ * yet write to it. The walk starts anew once the page is private: to start anew before it
+ * is would meet the same marks on the pages before it, and the same page, for ever.
+ */
 static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
 			   struct walk *walk)
 {
-	if (marks_dropped(walk) || !gksm_page_take(gpu, page, state))
-		return -EAGAIN;
-	return make_private(gpu, page, state, walk, false);
+	int error = 0;
+
+	marks_dropped(walk);
+	if (gksm_page_take(gpu, page, state))
+		error = make_private(gpu, page, state, walk, false);
+	return error && error != -ETIMEDOUT ? error : -EAGAIN;
 }
 
 static bool read_only(enum gksm_page_state state)
