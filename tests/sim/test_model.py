@@ -11,11 +11,9 @@ import os
 from pathlib import Path
 
 import pytest
-from gksm_bench.kv import scanner
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.support.model import scanning
 from tests.support.model.ops import Op, operations
 from tests.support.model.run import Plan, run
 
@@ -70,12 +68,7 @@ def test_the_same_steps_share_the_same_pages(build: Path, tmp_path: Path) -> Non
         first, second = (run(build, tmp_path / name, plan) for name in ("first", "second"))
         assert first.accounts == second.accounts
         assert any(each["mappings"] > each["published"] > 0 for each in first.accounts)
+        last = [count for each in first.accounts for count in each["counts"].values()]
+        assert any(count["merged_pages"] for count in last)
 
     twice()
-
-
-def test_the_scanners_step_is_drawn_as_soon_as_there_is_a_scanner() -> None:
-    assert scanner.offered() == scanning.SCANS, (
-        "gksmctl has `scan now`: set SCANS in tests/support/model/scanning.py, and CONFIG there "
-        "so that nothing scans by itself"
-    )

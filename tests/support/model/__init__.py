@@ -7,8 +7,8 @@
     world     stack, processes and their truths; carries out one step after another
     steps     what each kind of step does
     checks    what must hold in between, and once everybody has left
-    scanning  the switch of the scanner's step
-    report    the file of a run that went wrong
+    scanning  how equal pages are looked for
+    run       one list of steps from beginning to end
 
 `python -m tests.support.model FILE` repeats such a run.
 """

@@ -10,7 +10,7 @@ from gksm_bench.metrics import read_metrics
 from gksm_bench.processes import ChildError
 from gksm_bench.stack import wait_until
 
-from tests.support.model.truth import PATTERNS, Allocation, pattern
+from tests.support.model.truth import PATTERNS, ZEROS, Allocation, pattern
 from tests.support.model.world import Process, World
 from tests.support.pages import PAGE
 
@@ -25,6 +25,10 @@ STEADY = (
     "first_touches",
     "loaded_pages",
     "attached_pages",
+    "zero_pages",
+    "merged_pages",
+    "dropped_merges",
+    "churned_merges",
 )
 
 
@@ -120,10 +124,13 @@ def disagreements(world: World, maps: dict[str, list[int | None]]) -> dict[str, 
             virtual = row["virtual_bytes"] // PAGE
             pairs[f"{process.name}: virtual"] = virtual, len(process.hashes)
     mappings = [value for each in maps.values() for value in each if value is not None]
-    published = len(set(mappings))
+    published, zeros = len(set(mappings)), mappings.count(ZEROS.hash)
     (gpu,) = status["gpus"]
-    pairs["pages_shared"] = gpu["pages_shared"], published
-    pairs["pages_sharing"] = gpu["pages_sharing"], len(mappings) - published
+    pairs["pages_zero"] = gpu["pages_zero"], zeros
+    pairs["pages_shared"] = gpu["pages_shared"], published - (zeros > 0)
+    shared = gpu["pages_shared"] + gpu["pages_sharing"] + zeros
+    pairs["mappings"] = shared, len(mappings)
+    pairs["saved"] = gpu["saved_bytes"] // PAGE, len(mappings) - published
     # A forked child keeps the driver's descriptors of what its parent had.
     if not any(process.frozen or process.children for process in world.processes):
         own = [process.remote.statistics(0) for process in world.processes]
@@ -154,7 +161,9 @@ def left(world: World) -> dict[str, float]:
     counts: dict[str, float] = {
         "used pages": world.used_pages(),
         "instances": len(status["instances"]),
-        "pages": sum(gpu["pages_shared"] + gpu["pages_sharing"] for gpu in status["gpus"]),
+        "pages": sum(
+            gpu["pages_shared"] + gpu["pages_sharing"] + gpu["pages_zero"] for gpu in status["gpus"]
+        ),
         "warm bytes": sum(gpu["warm_bytes"] for gpu in status["gpus"]),
         "leases": metrics.get("gksm_leases_held", 0),
         "host copies": metrics.get("gksm_host_copy_bytes", 0),

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.support.model.scanning import SCANS
-
 # How often, of all steps. The first is what hypothesis thinks the simplest.
 WEIGHTS = {
     "load": 14,
@@ -39,10 +37,11 @@ WEIGHTS = {
     "fork": 1,
     "fork_and_try": 1,
     "reap": 1,
-    "freeze": 2,
+    "set_kind": 2,
+    "freeze": 1,
     "thaw": 2,
     "kill": 1,
-    **({"scan": 5} if SCANS else {}),
+    "scan": 3,
 }
 
 

@@ -102,6 +102,14 @@ def alloc(_: World, process: Process, op: Op) -> str:
     return told(allocation, 0, op.count)
 
 
+def set_kind(_: World, process: Process, op: Op) -> str:
+    """The domain shares all kinds: it must make no difference."""
+    allocation, first, count = target(process, op)
+    kind = op.value % 3
+    assert process.remote.set_kind(allocation.at(first), count, kind) == 0
+    return f"{told(allocation, first, count)} = {kind}"
+
+
 def free(_: World, process: Process, op: Op) -> str:
     allocation = allocation_of(process, op.where, op.count)
     give_back(process, allocation)
@@ -379,6 +387,9 @@ def thaw(world: World, _process: Process, op: Op) -> str:
             os.kill(process.remote.pid, signal.SIGCONT)
             process.frozen = False
             compare(process)
+            if world.missed_scan:
+                # It makes up for that now: know when it has.
+                scan_all(world)
             return process.name
     return "nothing: none is frozen"
 
@@ -395,19 +406,37 @@ def kill(world: World, _process: Process, op: Op) -> str:
     else:
         process.remote.kill()
     world.remove(process)
+    if process.frozen:
+        world.missed_scan = False
     newcomer = world.newcomer()
     world.processes[world.processes.index(process)] = newcomer
     return f"{process.name} {how}, {newcomer.name} came"
 
 
 def scan(world: World, _process: Process, op: Op) -> str:
+    frozen = [each for each in world.processes if each.frozen]
+    if not frozen:
+        scan_all(world)
+        return ""
+    if op.value % 4:
+        return "nothing: one is frozen"  # which takes seconds
+    scanning.scan_beside_frozen(world.stack, frozen[0].remote.pid)
+    world.missed_scan = True
+    return f"without {frozen[0].name}"
+
+
+def scan_all(world: World) -> None:
+    """Nobody is frozen. All have told gksmd what became of it afterwards."""
     scanning.scan(world.stack)
-    return ""
+    for process in world.processes:
+        process.remote.settle()
+    world.missed_scan = False
 
 
 STEPS: dict[str, Step] = {
     "alloc": alloc,
     "free": free,
+    "set_kind": set_kind,
     "load": load,
     "load_stream": load_stream,
     "load_part": load_part,

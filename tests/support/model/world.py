@@ -66,8 +66,7 @@ class World:
         self.made = 0
         self.port = free_port()
         self.undo = ExitStack()
-        self.trace: list[str] = []
-        self.snapshots: list[dict[str, Any]] = []
+        self.missed_scan = False  # by the one that is frozen
 
     def __enter__(self) -> World:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,7 @@ class World:
         with ExitStack() as undo:
             gpu = undo.enter_context(simulated_gpu(self.build, vram=VRAM))
             config = PATIENT + metrics + scanning.CONFIG
-            self.stack = undo.enter_context(Stack(gpu, config=config))
+            self.stack = undo.enter_context(Stack(gpu, config=config, domain_rules=scanning.RULES))
             self.probe = undo.enter_context(
                 memory_probe(gpu.environment(), self.logs / "probe.log")
             )
