@@ -32,6 +32,15 @@ class Statistics(ctypes.Structure):
                 "cow_ns_total",
                 "cow_ns_max",
                 "api_detaches",
+                "first_touches",
+                "loaded_pages",
+                "attached_pages",
+                "zero_pages",
+                "stable_pages",
+                "full_scans",
+                "merged_pages",
+                "dropped_merges",
+                "churned_merges",
             )
         ],
     ]
@@ -59,13 +68,11 @@ class Library:
         )
         return found
 
-    def set_kind(self, address: int, nbytes: int, kind: int) -> bool:
-        """Say what a range holds; False: this libgksm does not ask."""
-        function = getattr(self._library, "gksm_set_kind", None)
-        if function is None:
-            return False
-        self._check(function(ctypes.c_uint64(address), ctypes.c_size_t(nbytes), kind))
-        return True
+    def set_kind(self, address: int, nbytes: int, kind: int) -> None:
+        """Say what a range holds: one of KIND_*."""
+        self._check(
+            self._library.gksm_set_kind(ctypes.c_uint64(address), ctypes.c_size_t(nbytes), kind)
+        )
 
     @staticmethod
     def _check(status: int) -> None:

@@ -10,17 +10,25 @@ from pathlib import Path
 
 from tests.support.pages import PAGE
 
-WEIGHTS, LATE = 8, 6
-SMALL = ["--instances", "2", "--intervals", "14", "--weights", str(WEIGHTS), "--pool", "16"]
+WEIGHTS, OTHER, LATE = 48, 4, 12
+SMALL = ["--instances", "2", "--intervals", "24", "--weights", str(WEIGHTS), "--pool", "96"]
 
 
-def test_instances_that_serve_share_their_weights_and_find_every_token(
+def test_instances_that_serve_share_what_stays_the_same_and_find_every_token(
     build: Path, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         [
             *[sys.executable, "-m", "gksm_bench.kv", "--build", str(build), *SMALL],
-            *["--other", "4", "--per-tick", "1", "--png", str(tmp_path / "kv.png"), "--json"],
+            *[
+                "--other",
+                str(OTHER),
+                "--per-tick",
+                "0.2",
+                "--png",
+                str(tmp_path / "kv.png"),
+                "--json",
+            ],
         ],
         capture_output=True,
         text=True,
@@ -33,4 +41,7 @@ def test_instances_that_serve_share_their_weights_and_find_every_token(
     assert result["wrong_tokens"] == result["churning"] == 0
     late = result["samples"][LATE:]
     assert all(each["saved"]["weights"] == WEIGHTS * PAGE for each in late)
+    # Half of it differs from instance to instance.
+    assert all(each["saved"]["other"] == OTHER // 2 * PAGE for each in late)
+    assert any(each["saved"]["kv"] for each in late)
     assert any(each["running"] for each in late)

@@ -23,7 +23,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from gksm_bench.kv import scanner
 from gksm_bench.kv.fleet import Fleet, Sizes, fleet
 from gksm_bench.kv.plot import NoPlotError, draw
 from gksm_bench.kv.requests import Load, Request
@@ -37,23 +36,20 @@ from gksm_bench.stack import DOMAIN, PATIENT, Stack
 
 LOAD_PARTS = 4
 ROOM = 128 << 20
-CONFIG = PATIENT + scanner.CONFIG
+# Nothing looks but the one pass after each interval.
+QUIET = "[scan]\nrun = false\nzero_pages = {zero_pages}\n"
 
 
-def work(
-    fleet_: Fleet, interval: int, ticks: int, arrivals: Iterator[list[Request]]
-) -> bool | None:
-    """One interval: load first, then serve. Whether kinds could be told, when that is known."""
-    told = None
+def work(fleet_: Fleet, interval: int, ticks: int, arrivals: Iterator[list[Request]]) -> None:
+    """One interval: load first, then serve."""
     begins = LOAD_PARTS + len(fleet_.instances) - 1
     if interval < begins:
         fleet_.load(interval, LOAD_PARTS)
     elif interval == begins:
-        told = all(fleet_.all("begin"))
+        fleet_.all("begin")
     else:
         for _ in range(ticks):
             fleet_.tick(next(arrivals))
-    return told
 
 
 def measure(options: argparse.Namespace, console: Console) -> Result:
@@ -62,25 +58,22 @@ def measure(options: argparse.Namespace, console: Console) -> Result:
     size = options.instances * sizes.pages * PAGE
     load = Load(options.instances, options.seed, per_tick=options.per_tick)
     rule = [DOMAIN, "--match", f"uid={os.getuid()}", "--share", "weights,kv,other"]
-    scans, told = scanner.offered(), False
+    config = PATIENT + QUIET.format(zero_pages=str(options.zero_pages).lower())
     with ExitStack() as undo:
         gpu = undo.enter_context(simulated_gpu(options.build, vram=size + ROOM, room=size))
-        stack = undo.enter_context(Stack(gpu, config=CONFIG, domain_rules=[rule]))
+        stack = undo.enter_context(Stack(gpu, config=config, domain_rules=[rule]))
         probe = undo.enter_context(memory_probe(gpu.environment(), stack.log("probe")))
         fleet_ = undo.enter_context(fleet(stack, options.instances, sizes))
         sampler = Sampler(stack, fleet_, probe, options.within)
         arrivals = load.arrivals()
         for interval in track(range(options.intervals), "serving", console=console):
-            told = work(fleet_, interval, options.ticks, arrivals) or told
-            if scans:
-                scanner.scan_now(stack)
+            work(fleet_, interval, options.ticks, arrivals)
+            sampler.scan()
             sampler.sample()
         wrong = sum(fleet_.all("verify"))
     return Result(
         instances=options.instances,
         seed=options.seed,
-        scanner=scans,
-        kinds_told=told,
         samples=sampler.samples,
         merged=sum(len(churn.merges) for churn in sampler.churn),
         written_soon=sum(churn.written_soon for churn in sampler.churn),
@@ -96,11 +89,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--instances", type=int, default=4)
     parser.add_argument("--intervals", type=int, default=60, help="scans, loading included (60)")
     parser.add_argument("--ticks", type=int, default=4, help="decoding steps an interval (4)")
-    parser.add_argument("--per-tick", type=float, default=0.5, help="requests a tick, of all (0.5)")
+    parser.add_argument(
+        "--per-tick", type=float, default=0.25, help="requests a tick, of all (0.25)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the requests")
-    parser.add_argument("--weights", type=int, default=96, help="pages of the model (96)")
+    parser.add_argument("--weights", type=int, default=192, help="pages of the model (192)")
     parser.add_argument("--pool", type=int, default=64, help="KV blocks, each a page (64)")
     parser.add_argument("--other", type=int, default=16, help="pages of other data (16)")
+    parser.add_argument("--zero-pages", action="store_true", help="merge pages of zeros, too")
     parser.add_argument(
         "--within",
         type=int,

@@ -24,6 +24,8 @@ from gksm_bench.library import KIND_KV, KIND_OTHER, PAGE, Library
 
 TOKEN_BYTES = PAGE // BLOCK_TOKENS
 HEAD = 8
+# Of struct gksm_statistics, what is looked at.
+EVENTS = ("cow_events", "api_detaches", "merged_pages", "dropped_merges", "churned_merges")
 SECTION = 64 << 10
 
 
@@ -65,9 +67,9 @@ class Engine:
         for page in range(first, first + count):
             check(driver.cuMemcpyHtoD(self.weights + page * PAGE, weight_page(page), PAGE))
 
-    def begin(self) -> bool:
-        """Fill the rest, as an engine does before it serves; whether kinds could be told."""
-        told = self.library.set_kind(self.kv, self.pages["kv"] * PAGE, KIND_KV)
+    def begin(self) -> None:
+        """Fill the rest, as an engine does before it serves."""
+        self.library.set_kind(self.kv, self.pages["kv"] * PAGE, KIND_KV)
         self.library.set_kind(self.other, self.pages["other"] * PAGE, KIND_OTHER)
         check(driver.cuMemsetD32(self.kv, 0, self.pages["kv"] * PAGE // 4))
         for page in range(self.pages["other"]):
@@ -75,7 +77,6 @@ class Engine:
             mine = 0 if page % 2 else self.number
             self._fill(self.other + page * PAGE, PAGE, token_word((page, mine)))
         check(driver.cuCtxSynchronize())
-        return told
 
     def tick(self, arriving: list[list[int]]) -> None:
         """One step: take in what there is room for, write a token of each request."""
@@ -108,8 +109,7 @@ class Engine:
                 for page in range(self.pages["kv"])
                 if self.library.is_shared(self.kv + page * PAGE)
             ],
-            "cow_events": int(counts.cow_events),
-            "api_detaches": int(counts.api_detaches),
+            **{name: int(getattr(counts, name)) for name in EVENTS},
             "running": len(self.running),
             "waiting": len(self.waiting),
             "free_blocks": len(self.pool.free),

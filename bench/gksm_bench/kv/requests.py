@@ -38,9 +38,9 @@ class Load:
 
     instances: int
     seed: int
-    per_tick: float = 0.5
-    prefixes: int = 3
-    prefix_blocks: int = 2
+    per_tick: float = 0.25
+    prefixes: int = 4
+    prefix_blocks: int = 4
     with_prefix: float = 0.7
     # Of the requests, that arrive at two instances at once: what those write is the same,
     # token by token, and must not be merged while it is being written.

@@ -9,11 +9,13 @@ from typing import Any
 from gksmd.ctl.client import Daemon
 from gksmd.domains import KINDS
 from gksmd.jsonlines import VERSION
-from gksmd.ops import GetPages, GetStatus
-from gksmd.snapshot import PageRow, Status
+from gksmd.ops import GetPages, ScannedAnswer, ScanNow
+from gksmd.snapshot import PageRow
 
+from gksm_bench.kv.engine import EVENTS
 from gksm_bench.kv.fleet import Fleet
 from gksm_bench.library import PAGE
+from gksm_bench.processes import ChildError
 from gksm_bench.simgpu import Probe
 from gksm_bench.stack import Stack
 
@@ -37,6 +39,9 @@ class Sample:
     shared_mappings: int  # pages that processes map read-only
     cow_events: int
     api_detaches: int
+    merged_pages: int  # as libgksm counts them, and the next two
+    dropped_merges: int
+    churned_merges: int  # written to soon after they were merged
     running: int
     waiting: int
     free_blocks: int
@@ -90,7 +95,13 @@ class Sampler:
         self.probe = probe
         self.churn = [Churn(within) for _ in fleet.instances]
         self.samples: list[Sample] = []
-        self._events = (0, 0)
+        self._events = [0] * len(EVENTS)
+
+    def scan(self) -> None:
+        """One pass in every instance, one after another."""
+        answer = self.daemon.ask(ScanNow(v=VERSION, passes=1), ScannedAnswer, timeout_s=None)
+        if answer.late:
+            raise ChildError(f"processes {answer.late} did not finish a pass of the scanner")
 
     def sample(self) -> Sample:
         """Take the next one."""
@@ -99,22 +110,26 @@ class Sampler:
         for churn, look in zip(self.churn, looks, strict=True):
             churn.add(interval, look["written"], look["shared"])
         rows = self.daemon.ask(GetPages(v=VERSION), list[PageRow])
-        status = self.daemon.ask(GetStatus(v=VERSION), Status)
         shared, saved = (dict.fromkeys(SHOWN, 0) for _ in range(2))
         for row in rows:
             shared[row.kind] += row.pages * PAGE if row.mappings else 0
             saved[row.kind] += row.saved_bytes
-        saved[ZERO] = sum(getattr(gpu, "pages_zero", 0) for gpu in status.gpus) * PAGE
-        events = tuple(sum(look[name] for look in looks) for name in ("cow_events", "api_detaches"))
-        before, self._events = self._events, (events[0], events[1])
+        events = [sum(look[name] for look in looks) for name in EVENTS]
+        cow_events, api_detaches, merged, dropped, soon = (
+            now - before for now, before in zip(events, self._events, strict=True)
+        )
+        self._events = events
         sample = Sample(
             interval=interval,
             shared=shared,
             saved=saved,
             used_bytes=self.probe.used_bytes(),
             shared_mappings=sum(row.mappings for row in rows),
-            cow_events=events[0] - before[0],
-            api_detaches=events[1] - before[1],
+            cow_events=cow_events,
+            api_detaches=api_detaches,
+            merged_pages=merged,
+            dropped_merges=dropped,
+            churned_merges=soon,
             **{
                 name: sum(look[name] for look in looks)
                 for name in ("running", "waiting", "free_blocks")
@@ -130,8 +145,6 @@ class Result:
 
     instances: int
     seed: int
-    scanner: bool
-    kinds_told: bool
     samples: list[Sample]
     merged: int  # pool pages, over the whole run
     written_soon: int
@@ -142,6 +155,11 @@ class Result:
     def cow_percent(self) -> float:
         """Of the worst interval."""
         return max((sample.cow_percent for sample in self.samples), default=0.0)
+
+    @property
+    def cow_percent_mean(self) -> float:
+        """Of all intervals."""
+        return sum(sample.cow_percent for sample in self.samples) / max(len(self.samples), 1)
 
     @property
     def good(self) -> bool:
@@ -156,5 +174,6 @@ class Result:
         return asdict(self) | {
             "samples": samples,
             "cow_percent_max": self.cow_percent,
+            "cow_percent_mean": self.cow_percent_mean,
             "good": self.good,
         }

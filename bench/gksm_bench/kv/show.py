@@ -15,10 +15,6 @@ ROWS = 12
 def show(result: Result, console: Console) -> None:
     """Some intervals, and what the whole run came to."""
     console.print("SIMULATED GPU: sizes are real, times are not", style="bold yellow")
-    if not result.scanner:
-        console.print("this gksmctl has no scanner: only what is loaded can be shared")
-    elif not result.kinds_told:
-        console.print("this libgksm cannot be told kinds: the pool counts as other")
     table = Table(title=f"deduplicated memory of {result.instances} instances, MiB")
     table.add_column("interval", justify="right")
     for heading in (*SHOWN, "used", "COW", "COW %", "running", "waiting"):
@@ -37,6 +33,7 @@ def show(result: Result, console: Console) -> None:
     console.print(table)
     console.print(
         f"{result.merged} pool pages merged, {result.written_soon} of them written soon after, "
-        f"{result.churning} churning; at most {result.cow_percent:.2f} % of the shared pages "
-        f"copied in an interval; {result.wrong_tokens} tokens wrong"
+        f"{result.churning} churning; of the shared pages "
+        f"{result.cow_percent_mean:.2f} % copied in an interval, at most "
+        f"{result.cow_percent:.2f} %; {result.wrong_tokens} tokens wrong"
     )
