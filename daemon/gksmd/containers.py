@@ -38,7 +38,7 @@ class Record(msgspec.Struct, kw_only=True):
     cgroup: str
     domain: Domain
     reason: str
-    prepared_at: float  # CLOCK_REALTIME
+    prepared_at: float  # CLOCK_BOOTTIME: the wall clock may jump
     pid: int = 0  # 0: not bound yet
     start_ticks: int = 0
 
@@ -79,7 +79,7 @@ class Registry:
 
     def _adopt(self, record: Record) -> None:
         name = record.facts.id
-        age = time.time() - record.prepared_at
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - record.prepared_at
         if not _ID.fullmatch(name):
             raise RefusedError("its file names no container")
         if not record.pid and not 0 <= age < self._prepare_seconds:
@@ -110,7 +110,7 @@ class Registry:
                 cgroup=cgroup,
                 domain=decision.domain,
                 reason=decision.reason,
-                prepared_at=time.time(),
+                prepared_at=time.clock_gettime(time.CLOCK_BOOTTIME),
             )
         decision = Decision(record.domain, record.reason)
         try:

@@ -405,6 +405,7 @@ class State:
     epoch: int  # changes when gksmd restarts
     version: str = ""
     started_at: float = field(default_factory=time.time)  # CLOCK_REALTIME, for people
+    started: float = field(default_factory=time.monotonic)
     sharing: Sharing = Sharing.ON  # of all; domains and containers have their own
     sharing_reason: str = ""
     domains: dict[str, DomainState] = field(default_factory=dict)

@@ -212,7 +212,9 @@ def status(state: State, domains: DomainSet) -> Status:
     users = Counter(instance.process.domain.name for instance in instances)
     names = dict.fromkeys([*(d.name for d in domains), *state.domains])
     return Status(
-        daemon=DaemonRow(version=state.version, uptime_s=round(time.time() - state.started_at, 3)),
+        daemon=DaemonRow(
+            version=state.version, uptime_s=round(time.monotonic() - state.started, 3)
+        ),
         gpus=gpus,
         instances=sorted((_instance(i) for i in instances), key=lambda row: (row.gpu, row.pid)),
         domains=[

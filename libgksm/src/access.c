@@ -10,6 +10,7 @@
 
 #include "engine.h"
 #include "gpu.h"
+#include "kept.h"
 #include "marks.h"
 #include "privatize.h"
 #include "report.h"
@@ -27,7 +28,9 @@ struct walk {
 	bool pending;	     /* once asked: other work may touch pages this call reads */
 	enum gksm_kind kind; /* what it writes */
 	bool copied;	     /* from other pages of ours */
-	struct gksm_mark **mark;
+	bool *full;	     /* there is no memory to give such pages: they are read as they are */
+	struct gksm_mark **mark; /* NULL: pages are made ready, not counted */
+	struct gksm_kept **kept;
 };
 
 struct page_range {
@@ -66,8 +69,9 @@ static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
 }
 
 /*
- * Nobody needs the old bytes of the pages that the span covers: the call does not read
- * them too, and it writes within one allocation, or the driver will refuse it.
+ * Nobody needs the old bytes of the pages that the span covers, if the driver takes the
+ * call: it writes there only, in one allocation, and does not read them too. Of several
+ * writes some may be done when another is refused, and then nobody knows which.
  */
 static bool old_bytes_useless(const struct page_range *range, const struct gksm_span *span,
 			      const struct gksm_span *spans, size_t count)
@@ -78,11 +82,15 @@ static bool old_bytes_useless(const struct page_range *range, const struct gksm_
 	if (count > SPANS_COMPARED || !pages[range->first].allocation ||
 	    pages[range->first].allocation != pages[range->end - 1].allocation)
 		return false;
-	for (i = 0; i < count; i++)
-		if (!(spans[i].flags & GKSM_SPAN_WRITE) &&
-		    spans[i].address < span->address + span->bytes &&
-		    span->address < spans[i].address + spans[i].bytes)
+	for (i = 0; i < count; i++) {
+		if (spans[i].flags & GKSM_SPAN_WRITE) {
+			if (&spans[i] != span)
+				return false;
+		} else if (spans[i].address < span->address + span->bytes &&
+			   span->address < spans[i].address + spans[i].bytes) {
 			return false;
+		}
+	}
 	return true;
 }
 
@@ -94,6 +102,7 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 		.why = walk->event == GKSM_ON_LAUNCH ? GKSM_UNSHARED_KERNEL : GKSM_UNSHARED_API,
 		.reason = GKSM_DETACH_API_WRITE,
 		.discard = discard,
+		.keep = walk->kept,
 	};
 	int error;
 
@@ -114,6 +123,11 @@ static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_stat
 	return error;
 }
 
+static bool counting(const struct walk *walk)
+{
+	return walk->mark != NULL;
+}
+
 /*
  * Before this call waits for a page, or remaps one: whoever changes pages that it has
  * counted itself in on waits for it. true: the walk has to start anew.
@@ -127,11 +141,8 @@ static bool marks_dropped(struct walk *walk)
 	return true;
 }
 
-/*
- * Counts this call in on a page that it leaves as it is. -EAGAIN: the page changed before
- * the count was there; counts on pages that are waited for next would be waited for by
- * their own caller, so the walk starts anew.
- */
+/* Counts this call in on a page that it leaves as it is. -EAGAIN: the page changed before
+ * the count was there. */
 static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
 		    struct walk *walk)
 {
@@ -145,18 +156,22 @@ static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state st
 
 /*
  * A page that is mapped read-only, and that this call reads behind other work: that may
- * yet write to it. The walk starts anew once the page is private: to start anew before it
- * is would meet the same marks on the pages before it, and the same page, for ever.
+ * yet write to it. -EINPROGRESS: look at it again; -EAGAIN: the walk starts anew, only
+ * once the page is private: before that it would meet the same marks on the pages before
+ * it, and the same page, for ever.
  */
 static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
 			   struct walk *walk)
 {
-	int error = 0;
+	int again = marks_dropped(walk) ? -EAGAIN : -EINPROGRESS;
+	int error;
 
-	marks_dropped(walk);
-	if (gksm_page_take(gpu, page, state))
-		error = make_private(gpu, page, state, walk, false);
-	return error && error != -ETIMEDOUT ? error : -EAGAIN;
+	if (!gksm_page_take(gpu, page, state))
+		return again;
+	error = make_private(gpu, page, state, walk, false);
+	/* Better the risk that the pending work writes to the page than a read that fails. */
+	*walk->full = error == -ENOMEM;
+	return !error || *walk->full || error == -ETIMEDOUT ? again : error;
 }
 
 static bool read_only(enum gksm_page_state state)
@@ -173,16 +188,13 @@ static bool pending(struct walk *walk)
 	return walk->pending;
 }
 
-/* The page stays what it is. Marks are for what only a fault guard allows: elsewhere a
- * remap drains all work first. */
+/* The page stays what it is. */
 static int use(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state, struct walk *walk)
 {
-	if (atomic_load(&gpu->guard) != GKSM_GUARD_FAULT || !walk->mark ||
-	    walk->event == GKSM_ON_LAUNCH)
-		return 0;
-	if (read_only(state) && pending(walk))
+	if (walk->event == GKSM_ON_COPY_READ && atomic_load(&gpu->guard) == GKSM_GUARD_FAULT &&
+	    read_only(state) && pending(walk) && !*walk->full)
 		return detach_for_read(gpu, page, state, walk);
-	return count_in(gpu, page, state, walk);
+	return counting(walk) ? count_in(gpu, page, state, walk) : 0;
 }
 
 /* What a write leaves behind, for the scanner. */
@@ -202,15 +214,17 @@ static void note_write(struct gksm_gpu *gpu, uint64_t index, const struct walk *
 
 static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bool whole)
 {
-	note_write(gpu, page, walk, whole);
+	if (!counting(walk))
+		note_write(gpu, page, walk, whole);
 	for (;;) {
 		enum gksm_page_state state = gksm_page_state(gpu, page);
 		struct gksm_page_rule rule = gksm_page_rule(state, walk->event);
-		bool again;
 		int error;
 
 		switch (rule.verdict) {
 		case GKSM_GO:
+			if (marks_dropped(walk))
+				return -EAGAIN;
 			/* Waited for before the page is taken: a fault on it can be answered
 			 * meanwhile. */
 			if (read_only(state) && gksm_marks_wait(gpu, page))
@@ -218,21 +232,24 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bo
 			if (!gksm_page_take(gpu, page, state))
 				continue;
 			error = make_private(gpu, page, state, walk, whole && walk->discard);
-			/* A copy engine reads on and on: only a held fault has a deadline.
-			 * What is private now is counted in like any other. */
+			/* A copy engine reads on and on: only a held fault has a deadline. */
 			if (error && error != -ETIMEDOUT)
 				return error;
+			/* What is private now is counted in like any other. */
+			if (!error && !counting(walk))
+				return 0;
 			continue;
 		case GKSM_WAIT_IT:
-			again = marks_dropped(walk);
-			gksm_page_wait(gpu, page, state);
-			if (again)
+			if (marks_dropped(walk))
 				return -EAGAIN;
+			gksm_page_wait(gpu, page, state);
 			continue;
 		default:
-			return state == GKSM_PAGE_LOST || state == GKSM_PAGE_FREE
-				       ? 0
-				       : use(gpu, page, state, walk);
+			if (state == GKSM_PAGE_LOST || state == GKSM_PAGE_FREE)
+				return 0;
+			error = use(gpu, page, state, walk);
+			if (error != -EINPROGRESS)
+				return error;
 		}
 	}
 }
@@ -257,6 +274,13 @@ static bool any_read_only(const struct page_range *range)
 		if (read_only(gksm_page_state(range->gpu, page)))
 			return true;
 	return false;
+}
+
+bool gksm_span_shared(struct gksm *process, const struct gksm_span *span)
+{
+	struct page_range range;
+
+	return range_of(process, span, &range) && any_read_only(&range);
 }
 
 /* For a closed gate: waits for no page, since whoever changes one may be waiting for the
@@ -372,41 +396,58 @@ static void judge_source(struct gksm *process, const struct gksm_span *spans, si
 	}
 }
 
-static int walk_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		      CUcontext context, struct gksm_mark **mark)
+static int walk_spans(struct walk *walk, const struct gksm_span *spans, size_t count)
 {
-	struct walk walk = {.process = process, .context = context, .mark = mark};
 	size_t i;
 
-	judge_source(process, spans, count, &walk);
-	/* Writes first: a page that the call reads and writes is then private, and not
-	 * marked, when the read comes to it. */
+	/* Writes first: a page that the call reads and writes is then private when the read
+	 * comes to it. */
 	for (i = 0; i < 2 * count; i++) {
 		const struct gksm_span *span = &spans[i % count];
 		struct page_range range;
 		int error;
 
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
-		    !range_of(process, span, &range))
+		    !range_of(walk->process, span, &range))
 			continue;
-		walk.discard = any_read_only(&range) && !pending(&walk) &&
-			       old_bytes_useless(&range, span, spans, count);
-		walk.event = event_of(span);
-		error = ready_range(&range, span, &walk);
+		/* Only a fault guard lets mappings change beside copies; elsewhere a remap
+		 * drains all work first. What a kernel may touch is no copy. */
+		if (counting(walk) && (atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT ||
+				       (span->flags & GKSM_SPAN_LAUNCH)))
+			continue;
+		walk->discard = any_read_only(&range) && !pending(walk) &&
+				old_bytes_useless(&range, span, spans, count);
+		walk->event = event_of(span);
+		error = ready_range(&range, span, walk);
 		if (error)
 			return error;
 	}
 	return 0;
 }
 
+/* Makes the pages what they must be, and then, when nothing is waited for any more,
+ * counts the call in on them. */
 static int ready_spans(struct gksm *process, const struct gksm_span *spans, size_t count,
-		       CUcontext context, struct gksm_mark **mark)
+		       CUcontext context, struct gksm_access *access)
 {
+	bool full = false;
 	int error;
 
-	do
-		error = walk_spans(process, spans, count, context, mark);
-	while (error == -EAGAIN);
+	do {
+		struct walk walk = {
+			.process = process,
+			.context = context,
+			.full = &full,
+			.kept = &access->kept,
+		};
+
+		judge_source(process, spans, count, &walk);
+		error = walk_spans(&walk, spans, count);
+		if (error)
+			break;
+		walk.mark = &access->mark;
+		error = walk_spans(&walk, spans, count);
+	} while (error == -EAGAIN);
 	return error;
 }
 
@@ -447,9 +488,10 @@ CUresult gksm_access_begin(struct gksm *process, const struct gksm_span *spans, 
 	let_work_end(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
-	error = ready_spans(process, spans, count, context, &access->mark);
+	error = ready_spans(process, spans, count, context, access);
 	if (!error)
 		return CUDA_SUCCESS;
+	gksm_kept_restore(access->kept);
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&process->gate);
 	memset(access, 0, sizeof(*access));
@@ -461,6 +503,7 @@ void gksm_access_end(struct gksm_access *access, CUstream stream)
 {
 	if (!access->process)
 		return;
+	gksm_kept_drop(access->kept);
 	gksm_mark_enqueued(access->mark, stream);
 	gksm_gate_leave(&access->process->gate);
 }
@@ -471,6 +514,12 @@ void gksm_access_drop(struct gksm_access *access)
 		return;
 	gksm_mark_drop(access->mark);
 	gksm_gate_leave(&access->process->gate);
+}
+
+void gksm_access_refused(struct gksm_access *access)
+{
+	gksm_kept_restore(access->kept);
+	access->kept = NULL;
 }
 
 CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)

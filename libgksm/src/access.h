@@ -21,6 +21,7 @@
 #include "cuda_abi.h"
 
 struct gksm;
+struct gksm_kept;
 struct gksm_mark;
 
 #define GKSM_SPAN_WRITE 1u	/* the call writes here; else it reads */
@@ -36,6 +37,7 @@ struct gksm_span {
 struct gksm_access {
 	struct gksm *process;	/* whose gate is held; NULL: nothing of ours was touched */
 	struct gksm_mark *mark; /* pages marked copy-busy by it */
+	struct gksm_kept *kept; /* memory it replaces, until the driver has taken the call */
 };
 
 /*
@@ -51,8 +53,15 @@ void gksm_access_end(struct gksm_access *access, CUstream stream);
 /* Instead of end: nothing was enqueued. Asks no stream, so it is in no capture's way. */
 void gksm_access_drop(struct gksm_access *access);
 
+/* Before end, when the driver has refused the call: what was to be written over is there
+ * again. */
+void gksm_access_refused(struct gksm_access *access);
+
 /* true: some page of the spans is ours (cheap: range checks only). */
 bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
+
+/* true: some page of the span is shared now. */
+bool gksm_span_shared(struct gksm *process, const struct gksm_span *span);
 
 /*
  * The load path (DESIGN.md 5). Tries to serve a host-to-device copy from pageable

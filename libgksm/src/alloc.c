@@ -381,6 +381,7 @@ bool gksm_allocation_find(struct gksm *process, CUdeviceptr address,
 		info->context = allocation->context;
 		info->device = gpu->device;
 		info->buffer_id = allocation->buffer_id;
+		info->rdma = gpu->prop.allocFlags.gpuDirectRDMACapable;
 		found = !allocation->dying && address - info->base < info->bytes;
 	}
 	gksm_mutex_unlock(&gpu->range_lock);

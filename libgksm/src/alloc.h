@@ -21,6 +21,7 @@ struct gksm_allocation_info {
 	CUcontext context;
 	CUdevice device;
 	uint64_t buffer_id; /* unique in the process, never reused */
+	bool rdma;	    /* network cards may be let at it */
 };
 
 /*

@@ -9,6 +9,7 @@
 #include "cow.h"
 #include "guard.h"
 #include "link.h"
+#include "rdma.h"
 #include "refusal.h"
 #include "report.h"
 #include "scan.h"
@@ -126,6 +127,7 @@ static struct gksm_gpu *make(struct gksm *process, CUdevice device)
 		free(gpu);
 		return NULL;
 	}
+	gksm_rdma_settle(gpu);
 	memcpy(gpu->uuid, &uuid, sizeof(gpu->uuid));
 	/* Published before gksmd hears of it: its answer may come on the link thread. */
 	atomic_store(&gpu->opening, true);

@@ -47,6 +47,8 @@ static void plain_flush(struct gksm_load *load, struct plain *plain, CUstream st
 	if (!result) {
 		result = load->process->driver.cuMemcpyHtoDAsync_v2(
 			plain->destination, plain->source, plain->bytes, stream);
+		if (result)
+			gksm_access_refused(&access);
 		gksm_access_end(&access, stream);
 	}
 	if (result && !load->result)

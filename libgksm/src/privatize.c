@@ -6,6 +6,7 @@
 #include "assembly.h"
 #include "engine.h"
 #include "gpu.h"
+#include "kept.h"
 #include "link.h"
 #include "map.h"
 #include "marks.h"
@@ -48,9 +49,13 @@ static int fill(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 	}
 }
 
-static bool needs_bytes(enum gksm_page_state from, const struct gksm_privatize *how)
+/* What waits in a staging page costs next to nothing to keep. */
+static bool needs_bytes(enum gksm_page_state from, const struct gksm_privatize *how,
+			const struct gksm_kept *kept)
 {
-	return from != GKSM_PAGE_UNBACKED && !how->discard;
+	if (from == GKSM_PAGE_SHARED && how->discard)
+		return how->keep && !kept;
+	return from != GKSM_PAGE_UNBACKED;
 }
 
 /* Swaps the mapping. The old one of a SHARED page is gone for good once it is
@@ -72,7 +77,7 @@ static int swap(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 }
 
 static void let_go(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
-		   enum gksm_detach_reason reason)
+		   enum gksm_detach_reason reason, struct gksm_kept *kept)
 {
 	struct gksm_page *entry = &gpu->pages[page];
 	uint64_t page_id;
@@ -83,7 +88,9 @@ static void let_go(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 		if (entry->handle)
 			gksm_handle_release(gpu, entry->handle);
 		page_id = atomic_exchange(&entry->page_id, 0);
-		if (page_id)
+		if (kept)
+			kept->page_id = page_id;
+		else if (page_id)
 			gksm_link_detached(gpu->process->link, (unsigned)gpu->device, reason,
 					   &page_id, 1);
 	}
@@ -111,6 +118,7 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	CUmemGenericAllocationHandle handle = how->backing.handle;
 	CUdeviceptr scratch = how->backing.scratch;
 	enum gksm_page_state fallback = from;
+	struct gksm_kept *kept = NULL;
 	bool own_scratch = false;
 	int error = 0;
 
@@ -123,12 +131,14 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 			return error;
 		}
 	}
-	if (needs_bytes(from, how) && !scratch) {
+	if (from == GKSM_PAGE_SHARED && how->discard && how->keep)
+		kept = gksm_kept_new(gpu, page);
+	if (needs_bytes(from, how, kept) && !scratch) {
 		scratch = gksm_mover_scratch(how->mover, 0);
 		error = gksm_map(gpu, scratch, handle, &gpu->read_write);
 		own_scratch = !error;
 	}
-	if (!error && needs_bytes(from, how))
+	if (!error && needs_bytes(from, how, kept))
 		error = fill(gpu, page, from, how, scratch);
 	if (!error)
 		error = swap(gpu, page, from, handle, &fallback);
@@ -137,12 +147,19 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	if (error) {
 		if (!how->backing.handle)
 			gksm_handle_release(gpu, handle);
+		if (kept)
+			gksm_kept_cancel(kept);
 		if (fallback == GKSM_PAGE_LOST)
-			let_go(gpu, page, from, GKSM_DETACH_LOST);
+			let_go(gpu, page, from, GKSM_DETACH_LOST, NULL);
 		gksm_page_put(gpu, page, fallback);
 		return error;
 	}
-	let_go(gpu, page, from, how->reason);
+	let_go(gpu, page, from, how->reason, kept);
+	if (kept) {
+		kept->now = handle;
+		kept->next = *how->keep;
+		*how->keep = kept;
+	}
 	entry->handle = handle;
 	entry->unshared = (uint8_t)how->why;
 	atomic_fetch_add_explicit(&gpu->counters.unshared[how->why], 1, memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include "page.h"
 
 struct gksm_gpu;
+struct gksm_kept;
 struct gksm_mover;
 
 /* A page of memory to use, prepared or not. */
@@ -24,7 +25,10 @@ struct gksm_privatize {
 	struct gksm_backing backing; /* taken over on success */
 	enum gksm_unshared why;
 	enum gksm_detach_reason reason; /* told to gksmd when the page was shared */
-	bool discard; /* every byte is about to be replaced and nobody reads: copy nothing */
+	/* Every byte of a SHARED page is about to be replaced and nobody reads: copy nothing.
+	 * keep: where to chain the old memory, until that is done; NULL: let it go. */
+	bool discard;
+	struct gksm_kept **keep;
 };
 
 /*

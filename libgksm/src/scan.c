@@ -113,19 +113,20 @@ static void *run(void *argument)
 	for (;;) {
 		uint32_t seen = atomic_load(&gpu->scan_wake);
 		uint64_t base, now;
-		bool ordered;
+		bool ordered, hurried;
 
 		read_terms(scan);
 		base = scan->terms.interval_ms * MS;
 		ordered = scan->terms.pass && scan->terms.pass != atomic_load(&scan->passed);
+		hurried = atomic_exchange(&scan->hurry, 0) && scan->terms.run;
 		scan->woken = seen;
-		scan->unhurried = !ordered;
+		scan->unhurried = !ordered && !hurried;
 		if (interval < base || interval > scan->terms.max_interval_ms * MS)
 			interval = base;
 		if (offer_again(scan) || atomic_exchange(&gpu->copied, false))
 			interval = base;
 		now = gksm_now_ns();
-		if (ordered || (scan->terms.run && now - last >= interval)) {
+		if (ordered || hurried || (scan->terms.run && now - last >= interval)) {
 			interval = look_and_merge(scan) ? base : interval * 2;
 			last = gksm_now_ns();
 			if (ordered)
@@ -178,6 +179,16 @@ void gksm_scan_offer_again(struct gksm_gpu *gpu)
 	if (!scan)
 		return;
 	atomic_store(&scan->offer_again, 1);
+	wake(gpu);
+}
+
+void gksm_scan_hurry(struct gksm_gpu *gpu)
+{
+	struct gksm_scan *scan = atomic_load(&gpu->scan);
+
+	if (!scan)
+		return;
+	atomic_store(&scan->hurry, 1);
 	wake(gpu);
 }
 

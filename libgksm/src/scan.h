@@ -42,6 +42,9 @@ void gksm_scan_terms_set(struct gksm_gpu *gpu, const struct gksm_scan_terms *ter
 /* Pages that were NOTED can be merged now. Does not wait. */
 void gksm_scan_offer_again(struct gksm_gpu *gpu);
 
+/* Memory is short: looks at once, and for once as fast as it can. Does not wait. */
+void gksm_scan_hurry(struct gksm_gpu *gpu);
+
 /* The number of the last pass that was asked for and is finished. */
 uint32_t gksm_scan_passed(struct gksm_gpu *gpu);
 

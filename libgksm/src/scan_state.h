@@ -37,6 +37,7 @@ struct gksm_scan {
 	size_t candidate_count;
 	size_t candidate_room;
 	_Atomic uint32_t offer_again;
+	_Atomic uint32_t hurry;
 	_Atomic uint32_t passed;
 	_Atomic uint32_t pass; /* counts all passes, from 1 */
 	uint32_t woken;	       /* scan_wake as it was when the orders were looked at */

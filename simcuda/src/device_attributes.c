@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the simulated device says of itself: an H200, as its own driver answers,
- * except where simcuda cannot do what would be promised (RDMA, dma-buf, fabric and
- * multicast, compression, pageable access). An attribute that is not named here is 0.
+ * except where simcuda cannot do what would be promised (fabric and multicast,
+ * compression, pageable access), or does it only if asked to (RDMA, dma-buf). An
+ * attribute that is not named here is 0.
  */
 #include "context_api.h"
 #include "device_api.h"
@@ -125,6 +126,11 @@ bool sim_device_attribute(const struct sim_device *device, CUdevice_attribute at
 		break;
 	case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
 		*value = sim_root.config.claim == SIM_CLAIM_MPS;
+		break;
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+		*value = sim_root.config.rdma != SIM_RDMA_NONE;
 		break;
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*value = (int)sim_sm_count();

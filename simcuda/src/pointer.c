@@ -11,7 +11,7 @@ struct about {
 	CUdeviceptr address;
 	CUcontext context;
 	CUmemorytype type;
-	bool host_visible, managed, legacy_ipc, vmm;
+	bool host_visible, managed, legacy_ipc, vmm, rdma;
 	int ordinal;
 	CUdeviceptr start;
 	size_t bytes;
@@ -43,6 +43,8 @@ static void about_device(struct about *about, const struct sim_allocation *found
 	about->access = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
 	about->vmm = mapping->kind == SIM_MAPPING_VMM;
 	about->legacy_ipc = !about->vmm && !about->pool;
+	about->rdma = sim_root.config.rdma != SIM_RDMA_NONE &&
+		      (!about->vmm || mapping->handle->prop.allocFlags.gpuDirectRDMACapable);
 	if (about->vmm) {
 		about->handle_types =
 			mapping->handle->imported ? 0 : mapping->handle->prop.requestedHandleTypes;
@@ -126,7 +128,7 @@ static CUresult attribute(const struct about *about, CUpointer_attribute which, 
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		GIVE(unsigned long long, about->handle_types);
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-		GIVE(unsigned char, false);
+		GIVE(unsigned char, about->rdma);
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		GIVE(unsigned, about->access);
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:

@@ -95,6 +95,7 @@ static bool config_read(struct sim_config *config)
 	const char *guard = getenv("SIMCUDA_GUARD");
 	const char *seed = getenv("SIMCUDA_SEED");
 	const char *claim = getenv("SIMCUDA_CLAIM");
+	const char *rdma = getenv("SIMCUDA_RDMA");
 
 	if (!dir || !*dir || strlen(dir) >= sizeof(config->dir))
 		return false;
@@ -112,6 +113,11 @@ static bool config_read(struct sim_config *config)
 		config->claim = SIM_CLAIM_MPS;
 	else if (claim && !strcmp(claim, "mig"))
 		config->claim = SIM_CLAIM_MIG;
+	config->rdma = SIM_RDMA_NONE;
+	if (rdma && !strcmp(rdma, "1"))
+		config->rdma = SIM_RDMA_OFFERED;
+	else if (rdma && !strcmp(rdma, "unmappable"))
+		config->rdma = SIM_RDMA_UNMAPPABLE;
 	return true;
 }
 

@@ -58,6 +58,13 @@
 
 enum sim_claim { SIM_CLAIM_NONE, SIM_CLAIM_MPS, SIM_CLAIM_MIG };
 
+/* What becomes of memory that is asked for with gpuDirectRDMACapable. */
+enum sim_rdma {
+	SIM_RDMA_NONE, /* refused: the devices do not offer it */
+	SIM_RDMA_OFFERED,
+	SIM_RDMA_UNMAPPABLE /* offered, created, and refused when it is given rights */
+};
+
 /* Read from the environment once, by sim_start(). */
 struct sim_config {
 	char dir[3072]; /* SIMCUDA_DIR */
@@ -66,6 +73,7 @@ struct sim_config {
 	bool guard;
 	uint64_t seed;
 	enum sim_claim claim;
+	enum sim_rdma rdma;
 };
 
 struct sim_shared; /* device.h: state shared by the processes that use a device */

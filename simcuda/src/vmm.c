@@ -38,6 +38,8 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_NOT_SUPPORTED;
+	if (prop->allocFlags.gpuDirectRDMACapable && sim_root.config.rdma == SIM_RDMA_NONE)
+		return CUDA_ERROR_NOT_SUPPORTED;
 	return CUDA_SUCCESS;
 }
 
@@ -257,6 +259,13 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	return result;
 }
 
+/* As drivers do that promise more than they hold. */
+static bool access_refused(const struct sim_mapping *mapping)
+{
+	return sim_root.config.rdma == SIM_RDMA_UNMAPPABLE &&
+	       mapping->handle->prop.allocFlags.gpuDirectRDMACapable;
+}
+
 static void access_apply(struct sim_mapping *mapping, const CUmemAccessDesc *desc, size_t count)
 {
 	enum sim_access access = SIM_ACCESS_NONE;
@@ -305,7 +314,10 @@ SIM_API CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
 	for (CUdeviceptr at = ptr; result == CUDA_SUCCESS && at < ptr + size;) {
 		struct sim_mapping *mapping = sim_va_find(at);
 
-		access_apply(mapping, desc, count);
+		if (access_refused(mapping))
+			result = CUDA_ERROR_UNKNOWN;
+		else
+			access_apply(mapping, desc, count);
 		at += mapping->pages * SIM_PAGE;
 	}
 	pthread_mutex_unlock(&sim_root.memory_lock);

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from gksm_bench.simgpu import Probe
 from gksm_bench.stack import Stack
 
+from tests.support.full import fill_the_rest
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote, RemoteError
 
@@ -385,6 +385,7 @@ def take_all(actor: Remote, blocks: list[int]) -> None:
         blocks.append(actor.alloc(16))
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#55", "fzyzcjy/torch_memory_saver#87")
 def test_full_memory_at_allocation_is_an_ordinary_out_of_memory(sharer: Sharer) -> None:
     a = sharer()
     blocks: list[int] = []
@@ -397,16 +398,6 @@ def test_full_memory_at_allocation_is_an_ordinary_out_of_memory(sharer: Sharer) 
     a.free(blocks.pop())
     # Spare pages may have been taken out of what was given back.
     blocks.append(a.alloc(8))
-
-
-def fill_the_rest(plain: Remote) -> None:
-    """Take all free memory of the device with a program that has no libgksm."""
-    pages = 64
-    while pages:
-        with suppress(RemoteError):
-            while True:
-                plain.write_words(plain.alloc(pages), 1, 1)
-        pages //= 2
 
 
 def test_attaching_needs_no_free_memory(

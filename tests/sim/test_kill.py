@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,6 +122,49 @@ def test_a_process_killed_at_any_step_of_copy_on_write(
         actor.load(mine + attempt % 8 * PAGE, [KNOWN[attempt % 8]])
     survivor[0].finish()
     all_gone(stack, probe)
+
+
+def shared_files(pid: int, device: Path) -> set[str]:
+    """Files that the process shares with others or writes, without the simulated hardware."""
+    maps = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    found = {line[5] for line in maps if len(line) == 6 and line[1][1] + line[1][3] == "ws"}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        flags = re.search(r"flags:\s+(\d+)", (fd.parent.parent / "fdinfo" / fd.name).read_text())
+        if flags is not None and int(flags[1], 8) & os.O_ACCMODE:
+            found.add(os.readlink(fd))
+    named = {path for path in found if path.startswith("/") and not path.endswith("(deleted)")}
+    return {path for path in named if not path.startswith((str(device), "/dev/null"))}
+
+
+@pytest.mark.seen_in("vllm-project/vllm#51317")
+def test_kill_9_leaves_no_file_no_descriptor_and_no_memory(
+    sharer: Sharer,
+    survivor: tuple[Remote, int],
+    stack: Stack,
+    gpu: SimulatedGpu,
+    probe: Probe,
+) -> None:
+    before = [probe.used_bytes(), *fd_counts(stack)]
+    victims = [sharer(), sharer()]
+    for victim in victims:
+        victim.load(victim.alloc(16), list(range(900, 916)))
+    files = set.union(*(shared_files(victim.pid, gpu.folder) for victim in victims))
+    assert {str(victim.log) for victim in victims} <= files, "not even the log: shows nothing"
+    for victim in victims:
+        victim.kill()
+    left = {path for path in files if Path(path).exists()} - {str(v.log) for v in victims}
+    assert left == set()
+    for table in ("shm", "sem", "msg"):
+        rows = Path(f"/proc/sysvipc/{table}").read_text().split()
+        assert not {str(victim.pid) for victim in victims} & set(rows)
+    wait_until(lambda: [probe.used_bytes(), *fd_counts(stack)] == before, "all coming back")
+    unharmed(survivor)
+
+
+def fd_counts(stack: Stack) -> list[int]:
+    """How many descriptors the daemons have open."""
+    children = [child for child in (stack.vault, stack.gksmd) if child is not None]
+    return [len(os.listdir(f"/proc/{child.pid}/fd")) for child in children]
 
 
 def test_a_parent_killed_while_its_forked_child_lives(

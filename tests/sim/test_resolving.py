@@ -69,6 +69,7 @@ def libgksm(build: Path) -> Path:
     return build / "libgksm.so"
 
 
+@pytest.mark.seen_in("tkestack/gpu-manager#68")
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_function_type_of_the_headers_resolves_as_the_driver_resolves_it(
     release: str, libgksm: Path, build: Path, tmp_path: Path
@@ -110,6 +111,7 @@ assert ask(1) == address("cuMemcpyHtoDAsync_v2")
     run_preloaded(text, libgksm, GKSM_DRIVER=str(driver(build)))
 
 
+@pytest.mark.seen_in("grgalex/nvshare#11", "tkestack/vcuda-controller#30")
 @pytest.mark.parametrize("how", ["linked", "-DLOOKUP=0", "-DLOOKUP=1", "-DLOOKUP=2"])
 def test_a_program_that_allocates_is_seen_however_it_found_the_driver(
     how: str, stack: Stack, gpu: SimulatedGpu, tmp_path: Path
@@ -123,6 +125,7 @@ def test_a_program_that_allocates_is_seen_however_it_found_the_driver(
     assert run.stdout == "3 pages of an arena\n"
 
 
+@pytest.mark.seen_in("grgalex/nvshare#27")
 def test_no_allocation_slips_by_while_another_thread_starts_libgksm(
     stack: Stack, gpu: SimulatedGpu, tmp_path: Path
 ) -> None:
@@ -164,6 +167,27 @@ def run_runtime(program: Path, **environment: str) -> str:
     return run.stdout
 
 
+@pytest.mark.seen_in("NVlabs/NVBit#134")
+def test_whatever_the_cuda_runtime_looks_up_it_gets_from_libgksm(
+    runtime_program: Path, libgksm: Path, gpu: SimulatedGpu, tmp_path: Path
+) -> None:
+    """Also one that is linked into the program: the dynamic linker tells of each look-up."""
+    audit = compile_c(tmp_path / "audit.so", [PROGRAMS / "audit.c"], "-shared")
+    seen = tmp_path / "seen"
+    run_runtime(
+        runtime_program,
+        **gpu.environment(),
+        LD_PRELOAD=str(libgksm.absolute()),
+        GKSM_SOCKET="/nonexistent",
+        LD_AUDIT=str(audit),
+        AUDIT=str(seen),
+    )
+    found = [line.split() for line in seen.read_text().splitlines()]
+    by_runtime = [(name, file) for who, name, file in found if "libgksm.so" not in who]
+    assert {"cuDriverGetVersion", "cuGetProcAddress_v2"} <= {name for name, _ in by_runtime}
+    assert {Path(file).name for _, file in by_runtime} == {"libgksm.so"}
+
+
 def test_the_cuda_runtime_says_without_a_driver_what_it_says_without_libgksm(
     runtime_program: Path, libgksm: Path
 ) -> None:
@@ -177,6 +201,7 @@ def test_the_cuda_runtime_says_without_a_driver_what_it_says_without_libgksm(
         assert hooked == plain
 
 
+@pytest.mark.seen_in("beclab/Olares#2687")
 def test_the_cuda_runtime_comes_as_far_with_libgksm_as_without(
     runtime_program: Path, libgksm: Path, gpu: SimulatedGpu
 ) -> None:

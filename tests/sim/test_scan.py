@@ -154,11 +154,11 @@ def test_what_a_copy_engine_is_at_is_left_alone(stack: Stack, sharer: Sharer) ->
 def test_a_kernel_that_writes_all_the_time_never_stumbles_over_the_scanner(
     stack: Stack, sharer: Sharer
 ) -> None:
-    stack.gksmctl("scan", "set", "run=on", "interval_ms=1", "max_interval_ms=1", "stable_hashes=1")
-    stack.gksmctl("scan", "set", "max_percent=100")
     a, b = sharer(), sharer()
     seeds = [41, 41, 42, 43]
     at_a, at_b = filled(a, seeds), filled(b, seeds)
+    stack.gksmctl("scan", "set", "run=on", "interval_ms=1", "max_interval_ms=1", "stable_hashes=1")
+    stack.gksmctl("scan", "set", "max_percent=100")
     for step in range(1, 150):
         for actor, at in ((a, at_a), (b, at_b)):
             actor.write_kernel(at, [step % 4], 64 * step, WORD + step, f"s{step % 2}")
@@ -317,8 +317,8 @@ def test_settings_are_in_force_at_once_and_shown(stack: Stack, sharer: Sharer) -
 def test_the_scanner_finds_equal_pages_by_itself(
     stack: Stack, sharer: Sharer, eventually: Callable[..., None]
 ) -> None:
-    stack.gksmctl("scan", "set", "run=on", "interval_ms=10", "max_interval_ms=20")
     a, b = sharer(), sharer()
     at_a, at_b = filled(a, SEEDS), filled(b, SEEDS)
+    stack.gksmctl("scan", "set", "run=on", "interval_ms=10", "max_interval_ms=20")
     eventually(lambda: a.shared_pages(at_a, 4) == b.shared_pages(at_b, 4) == 4, "merging by itself")
     assert a.digests(at_a, 4) == b.digests(at_b, 4) == digests(SEEDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import random
 import resource
@@ -24,10 +25,12 @@ from typing import Any
 from gksm_bench.demo.kernels import BUILTIN_IMAGE, PTX
 from gksm_bench.driver import CudaError, check, driver
 
+from tests.support.confined import hide
 from tests.support.pages import PAGE, content, digest
 
 LEGACY = 1
 PER_THREAD = 2
+MAP_FIXED, PRIVATE_ANONYMOUS = 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 U64, U32 = ctypes.c_uint64, ctypes.c_uint32
 COUNTS = (
     "virtual_pages",
@@ -77,6 +80,9 @@ class Actor:
         self.module = check(driver.cuModuleLoadData(image))
         return os.getpid()
 
+    def hide(self) -> None:
+        hide()
+
     def function(self, name: str) -> Any:
         return check(driver.cuModuleGetFunction(self.module, name.encode()))
 
@@ -96,6 +102,16 @@ class Actor:
 
     def free(self, address: int) -> None:
         check(driver.cuMemFree(address))
+
+    def alloc_in_stream(self, nbytes: int, stream: str) -> int:
+        return int(check(driver.cuMemAllocAsync(nbytes, self.stream(stream))))
+
+    def alloc_from_pool(self, nbytes: int, stream: str) -> int:
+        pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuCtxGetDevice())))
+        return int(check(driver.cuMemAllocFromPoolAsync(nbytes, pool, self.stream(stream))))
+
+    def alloc_pitched(self, width: int, height: int) -> int:
+        return int(check(driver.cuMemAllocPitch(width, height, 16))[0])
 
     def info(self) -> list[int]:
         return [int(value) for value in check(driver.cuMemGetInfo())]
@@ -145,6 +161,9 @@ class Actor:
         data = self.read(address, pages * PAGE)
         return [digest(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
 
+    def digest_of(self, address: int, nbytes: int) -> str:
+        return digest(self.read(address, nbytes))
+
     def read_words(self, address: int, count: int) -> list[int]:
         data = self.read(address, 4 * count)
         return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
@@ -163,6 +182,33 @@ class Actor:
 
     def copy_device(self, to: int, source: int, nbytes: int) -> None:
         check(driver.cuMemcpyDtoD(to, source, nbytes))
+
+    def source_of_one_page(self, seed: int, pages: int, pinned: bool = False) -> int:
+        """Host address of so many pages that are all the same one: long, and no memory."""
+        fd = os.memfd_create("one page")
+        os.write(fd, content(seed))
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        base = libc.mmap(None, pages * PAGE, 0, PRIVATE_ANONYMOUS, -1, 0)
+        for at in range(base, base + pages * PAGE, PAGE):
+            flags = mmap.MAP_SHARED | MAP_FIXED
+            assert libc.mmap(at, PAGE, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0) == at
+        os.close(fd)
+        if pinned:
+            check(driver.cuMemHostRegister(base, pages * PAGE, 0))
+        return int(base)
+
+    def host_digest(self, address: int) -> str:
+        """Of one page of host memory."""
+        return digest(ctypes.string_at(address, PAGE))
+
+    def copy_out(self, host: int, address: int, nbytes: int, stream: str = "") -> None:
+        if stream:
+            check(driver.cuMemcpyDtoHAsync(host, address, nbytes, self.stream(stream)))
+            check(driver.cuStreamSynchronize(self.stream(stream)))
+        else:
+            check(driver.cuMemcpyDtoH(host, address, nbytes))
 
     def begin_read(self, address: int, nbytes: int, stream: str) -> int:
         """A DtoH into pinned memory, enqueued; the host address for `pinned_digests`."""
@@ -388,7 +434,7 @@ class Actor:
 
     def shared_pages(self, address: int, pages: int) -> int:
         shared = ctypes.c_size_t()
-        status = self.gksm().gksm_is_shared(U64(address), pages * PAGE, ctypes.byref(shared))
+        status = self.gksm().gksm_is_shared(U64(address), U64(pages * PAGE), ctypes.byref(shared))
         if status != 0:
             raise OSError(-status, os.strerror(-status))
         return shared.value // PAGE

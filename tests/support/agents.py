@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -79,11 +79,14 @@ class Daemon:
         domains: dict[str, str] | None = None,
         vault: str = "service",
         fd_limit: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`config` is gksm.toml's text; `domains` are files of domains.d by name.
 
-        Without `domains` every process of our uid is in one domain.
+        Without `domains` every process of our uid is in one domain. `environment`: what
+        gksmd and the vault have in theirs beside ours.
         """
+        self.environment = {**os.environ, **(environment or {})}
         self.folder = Path(tempfile.mkdtemp(prefix="gksm-", dir="/tmp"))
         self.run_dir = self.folder / "run"
         self.config_dir = self.folder / "etc"
@@ -220,7 +223,9 @@ class Daemon:
         if self.fd_limit is not None and module == "gksmd.main":
             command = ["prlimit", f"--nofile={self.fd_limit}:{self.fd_limit}", *command]
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
 
 def _targets(pid: int) -> Iterator[str]:

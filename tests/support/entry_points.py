@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
@@ -17,7 +18,9 @@ from tests.support.api.graphs import add_memset, graph_writers, instantiate
 from tests.support.api.launches import Arguments, launchers
 from tests.support.api.readers import readers
 from tests.support.api.writers import writers
-from tests.support.cuda_structs import UpdateResult
+from tests.support.cuda_structs import AccessDesc, AllocationProp, UpdateResult
+from tests.support.network_card import Registration
+from tests.support.pages import PAGE, digest
 
 
 def all_writers() -> dict[str, Writer]:
@@ -30,6 +33,7 @@ class EntryPointActor(Actor):
 
     def prepare(self) -> None:
         self.api = Api(int(self.context))
+        self.cards: dict[int, Registration] = {}
 
     def write_by(self, name: str, address: int) -> dict[str, str]:
         """What now stands where: {offset: bytes in hex}."""
@@ -95,6 +99,61 @@ class EntryPointActor(Actor):
             self.api.call("cuMemRelease", handle.value)
         return code
 
+    def create_own(self, place: int, number: int, handle_types: int) -> list[int]:
+        """[CUresult of cuMemCreate for a place, what its handle says it is...]."""
+        handle, said = c_uint64(), AllocationProp()
+        prop = AllocationProp(type=1, handle_types=handle_types, location=(place, number))
+        code = self.status("cuMemCreate", ctypes.addressof(handle), PAGE, ctypes.addressof(prop), 0)
+        if code:
+            return [code]
+        self.own = handle.value
+        self.api.call("cuMemGetAllocationPropertiesFromHandle", byref(said), self.own)
+        location = said.location
+        return [code, said.type, said.handle_types, location.type, location.id, said.flags.rdma]
+
+    def allocation_status(self, nbytes: int) -> int:
+        """The CUresult of an allocation that is not to succeed."""
+        address = c_uint64()
+        return self.status("cuMemAlloc_v2", ctypes.addressof(address), nbytes)
+
+    def without_context(self, method: str, *arguments: int) -> Any:
+        """Run a command on a thread that has no current context."""
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(getattr(self, method)(*arguments)))
+        thread.start()
+        thread.join()
+        return answers[0]
+
+    def export_own(self) -> list[int]:
+        """The CUresults of exporting the handle made last, as a descriptor and as FABRIC."""
+        fd, fabric = c_int(-1), ctypes.create_string_buffer(64)
+        codes = [
+            self.status("cuMemExportToShareableHandle", ctypes.addressof(room), self.own, kind, 0)
+            for kind, room in ((1, fd), (8, fabric))
+        ]
+        if fd.value >= 0:
+            os.close(fd.value)
+        return codes
+
+    def use_own(self, word: int) -> list[int]:
+        """Map the handle made last, write a word there and read it; gives it all back."""
+        base = int(self.api.out(c_uint64, "cuMemAddressReserve", PAGE, 0, 0, 0))
+        rights = AccessDesc(location=(1, 0), flags=3)
+        self.api.call("cuMemMap", base, PAGE, 0, self.own, 0)
+        self.api.call("cuMemSetAccess", base, PAGE, byref(rights), 1)
+        self.write_words(base, word, 1)
+        found = self.read_words(base, 2)
+        self.api.call("cuMemUnmap", base, PAGE)
+        self.api.call("cuMemAddressFree", base, PAGE)
+        self.api.call("cuMemRelease", self.own)
+        return found
+
+    def device_attribute(self, attribute: int) -> list[int]:
+        """[CUresult, value or -1]."""
+        value = c_int(-1)
+        code = self.status("cuDeviceGetAttribute", ctypes.addressof(value), attribute, 0)
+        return [code, value.value]
+
     def sync_memops(self, address: int) -> None:
         """What a program does before it registers memory with a NIC."""
         sync_memops = 6
@@ -107,6 +166,24 @@ class EntryPointActor(Actor):
         handle = c_int(-1)
         arguments = (ctypes.addressof(handle), address, nbytes, dma_buf, 0)
         return self.status("cuMemGetHandleForAddressRange", *arguments)
+
+    def register(self, address: int, nbytes: int) -> int:
+        """Let a network card at the range; a number for the `card_` commands."""
+        dma_buf = 1
+        handle = c_int(-1)
+        self.api.call("cuMemGetHandleForAddressRange", byref(handle), address, nbytes, dma_buf, 0)
+        self.cards[handle.value] = Registration(handle.value)
+        return handle.value
+
+    def card_digests(self, card: int) -> list[str]:
+        data = self.cards[card].read()
+        return [digest(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
+
+    def card_write(self, card: int, at: int, word: int) -> None:
+        self.cards[card].write(at, word.to_bytes(4, "little"))
+
+    def deregister(self, card: int) -> None:
+        self.cards.pop(card).close()
 
     def context_handle(self) -> int:
         return self.api.context
@@ -131,8 +208,15 @@ class EntryPointActor(Actor):
 
     # Streams
 
-    def destroy_stream(self, name: str) -> None:
-        self.api.call("cuStreamDestroy_v2", int(self.streams.pop(name)))
+    def stream_made(self, name: str) -> str:
+        self.stream(name)
+        return name
+
+    def destroy_stream(self, name: str) -> int:
+        """What was its handle."""
+        handle = int(self.streams.pop(name))
+        self.api.call("cuStreamDestroy_v2", handle)
+        return handle
 
     def begin_capture(self, name: str, mode: int) -> None:
         self.api.call("cuStreamBeginCapture_v2", int(self.stream(name)), mode)

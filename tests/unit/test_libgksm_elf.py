@@ -31,6 +31,7 @@ def libgksm(build: Path) -> Path:
     return build / "libgksm.so"
 
 
+@pytest.mark.seen_in("sgl-project/sglang#36643")
 def test_it_bears_the_drivers_name_and_needs_libc_only(libgksm: Path) -> None:
     dynamic = dynamic_section(libgksm)
     assert [value for tag, value in dynamic if tag == "SONAME"] == ["libcuda.so.1"]
@@ -47,6 +48,7 @@ def test_it_wants_no_symbol_newer_than_glibc_2_17(libgksm: Path) -> None:
     assert not {symbol.name for symbol in wanted} & RENAMED_LATER
 
 
+@pytest.mark.seen_in("fzyzcjy/torch_memory_saver#87")
 def test_it_cannot_end_or_print_into_the_process(libgksm: Path) -> None:
     wanted = {symbol.name for symbol in dynamic_symbols(libgksm) if not symbol.defined}
     assert "calloc" in wanted

@@ -45,6 +45,7 @@ def libgksm(build: Path) -> Path:
     return build / "libgksm.so"
 
 
+@pytest.mark.seen_in("tkestack/vcuda-controller#30")
 def test_the_first_call_may_be_cu_get_proc_address(libgksm: Path, driver: Path) -> None:
     text = """
 assert proc_address("cuMemAlloc") == (0, address("cuMemAlloc_v2"), 0)
@@ -63,6 +64,7 @@ assert cuda.cuLaunchKernelEx(None, None, None, None) == 36
     run_preloaded(text, libgksm, GKSM_DRIVER=str(driver))
 
 
+@pytest.mark.seen_in("grgalex/nvshare#27")
 def test_two_threads_that_call_cu_init_first_both_return(libgksm: Path, driver: Path) -> None:
     text = """
 results = []
@@ -80,6 +82,7 @@ assert driver.test_most_inside() > 1, "the threads never met: the test shows not
     run_preloaded(text, libgksm, GKSM_DRIVER=str(driver))
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#36")
 def test_a_driver_without_cu_get_proc_address_v2_serves_its_callers(
     libgksm: Path, old_driver: Path
 ) -> None:
@@ -116,7 +119,10 @@ for _ in range(3):
     run_preloaded(text, libgksm, GKSM_DRIVER=str(driver))
 
 
-def test_the_export_table_is_the_drivers_own_before_init(libgksm: Path, driver: Path) -> None:
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#52")
+def test_asking_for_an_export_table_before_init_returns_with_the_drivers_own(
+    libgksm: Path, driver: Path
+) -> None:
     text = """
 table, key = ctypes.c_void_p(), ctypes.create_string_buffer(16)
 assert cuda.cuGetExportTable(ctypes.byref(table), key) == 0
@@ -219,7 +225,8 @@ assert "cannot load the driver" in records(), records()
     run_preloaded(text, libgksm, LD_LIBRARY_PATH=path)
 
 
-def test_other_libraries_names_are_found_as_without_libgksm(
+@pytest.mark.seen_in("Project-HAMi/HAMi#2903")
+def test_other_libraries_names_are_found_as_without_libgksm_however_often_they_are_asked_for(
     libgksm: Path, driver: Path, folder: Path
 ) -> None:
     program = compile_c(folder / "lookups", [HERE / "lookups.c"], "-ldl")

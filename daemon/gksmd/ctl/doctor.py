@@ -23,12 +23,13 @@ from rich.console import Console
 import gksmd
 from gksmd.config import Config, ConfigError, load_config
 from gksmd.ctl.client import Daemon, UnreachableError, is_socket
+from gksmd.ctl.gpu_processes import complaints, gpu_processes
 from gksmd.ctl.tables import printable, size, table
 from gksmd.domain_files import load_domains
 from gksmd.jsonlines import VERSION
 from gksmd.model import PAGE_BYTES
-from gksmd.ops import GetStatus
-from gksmd.snapshot import Record, Status
+from gksmd.ops import GetProcesses, GetStatus
+from gksmd.snapshot import ProcessRow, Record, Status
 
 # Driver branches on which the sequences that gKSM relies on have been measured.
 TESTED_BRANCHES = (580,)
@@ -374,6 +375,22 @@ def _reachable(host: Host) -> Iterator[Finding]:
     yield _vault(host)
 
 
+def past_gksm(host: Host) -> Iterator[Finding]:
+    """Programs that use a GPU of this host and not gKSM, though nobody told them not to."""
+    try:
+        raw = host.daemon.ask_raw(GetProcesses(v=VERSION))
+        known = {row.pid for row in msgspec.json.decode(raw, type=list[ProcessRow])}
+    except (UnreachableError, msgspec.DecodeError):
+        return  # `daemon` says so
+    found = list(gpu_processes(host.root, host.environ))
+    wrong = list(complaints(found, known))
+    for reason, way_out in wrong:
+        yield Finding(name="GPU processes", verdict="warn", reason=reason, way_out=way_out)
+    if not wrong:
+        reason = f"gksmd knows all {len(found)} that could be looked at"
+        yield Finding(name="GPU processes", verdict="ok", reason=reason)
+
+
 def _version(found: Status) -> Finding:
     same = found.daemon.version == gksmd.__version__
     return Finding(
@@ -417,4 +434,5 @@ CHECKS: tuple[Check, ...] = (
     descriptors,
     kernel,
     daemon,
+    past_gksm,
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 import gksmd
 from gksmd.config import CONFIG_DIR, ConfigError, load_config
-from gksmd.ctl import doctor, domain_commands, scan_commands, tables
+from gksmd.ctl import doctor, domain_commands, gpu_processes, scan_commands, tables
 from gksmd.ctl.client import Daemon, die, to_json
 from gksmd.ctl.tables import console, size, table
 from gksmd.explain import Explanation, OnGpu
@@ -248,6 +249,7 @@ def explain(daemon: Daemon, target: str, as_json: bool) -> None:
 
     A container is named by its id, the beginning of its id, or its name.
     """
+    _explain_stranger(target)
     found = daemon.ask(Explain(v=VERSION, target=target), Explanation)
     if as_json:
         click.echo(to_json(found))
@@ -278,6 +280,19 @@ def explain(daemon: Daemon, target: str, as_json: bool) -> None:
         out.print()
         for note in found.notes:
             out.print(tables.printable(f"* {note}"))
+
+
+def _explain_stranger(target: str) -> None:
+    """Ends the program for a process that gksmd cannot know of."""
+    if not target.isdigit():
+        return
+    process = gpu_processes.gpu_process(Path("/"), os.environ, int(target))
+    if process is not None and not process.hooked:
+        die(
+            f"Process {target} ({tables.printable(process.name)}) uses a GPU without libgksm in "
+            "it, so it shares nothing; start its container with --runtime=gksm, and look in its "
+            "log for a preload that was ignored."
+        )
 
 
 def _explain_gpu(write: Callable[[Any], None], gpu: OnGpu) -> None:

@@ -55,6 +55,8 @@ bool gksm_call_end(struct gksm_call *call, struct gksm *process, const struct gk
 		return false;
 	case GKSM_CALL_HELD:
 		gksm_relaxed_enter(process, &relaxed);
+		if (result != CUDA_SUCCESS)
+			gksm_access_refused(&call->access);
 		gksm_access_end(&call->access, stream);
 		gksm_relaxed_leave(&relaxed);
 		return result == CUDA_ERROR_INVALID_VALUE && call->tries++ < CALL_TRIES;

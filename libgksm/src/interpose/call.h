@@ -20,6 +20,7 @@
 
 #include "access.h"
 #include "interpose/spans.h"
+#include "long_read.h"
 #include "streams.h"
 #include "wrap.h"
 
@@ -68,6 +69,26 @@ bool gksm_call_end(struct gksm_call *call, struct gksm *process, const struct gk
 #define GKSM_COPY_CALL(process, destination, source, bytes, stream, real_call)                   \
 	GKSM_SPANS_CALL(process, gksm_spans_copy_1d(&spans, destination, source, bytes), stream, \
 			real_call)
+
+/*
+ * The same for one that may be a long way out of shared pages (long_read.h): real_call
+ * copies `part` bytes that begin `done` bytes behind both addresses.
+ */
+#define GKSM_READ_CALL(process, destination, source, bytes, stream, real_call)                 \
+	({                                                                                     \
+		CUresult read_;                                                                \
+		size_t done = 0;                                                               \
+                                                                                               \
+		do {                                                                           \
+			size_t part = gksm_read_part(process, destination, (source) + done,    \
+						     (bytes) - done, stream, done == 0);       \
+                                                                                               \
+			read_ = GKSM_COPY_CALL(process, (destination) + done, (source) + done, \
+					       part, stream, real_call);                       \
+			done += part;                                                          \
+		} while (read_ == CUDA_SUCCESS && done < (bytes));                             \
+		read_;                                                                         \
+	})
 
 /* true: the load path served the copy (only ever one from host memory into an arena). */
 bool gksm_call_load(struct gksm *process, CUdeviceptr destination, CUdeviceptr source, size_t bytes,

@@ -68,8 +68,8 @@ static CUresult dtoh(__typeof__(cuMemcpyDtoH_v2) *real, void *destination, CUdev
 
 	if (!process)
 		return real(destination, source, bytes);
-	return GKSM_COPY_CALL(process, GKSM_HOST(destination), source, bytes, ordered,
-			      real(destination, source, bytes));
+	return GKSM_READ_CALL(process, GKSM_HOST(destination), source, bytes, ordered,
+			      real((char *)destination + done, source + done, part));
 }
 
 GKSM_WRAP(cuMemcpyDtoH_v2)(void *destination, CUdeviceptr source, size_t bytes)
@@ -90,8 +90,8 @@ static CUresult dtoh_async(__typeof__(cuMemcpyDtoHAsync_v2) *real, void *destina
 
 	if (!process)
 		return real(destination, source, bytes, stream);
-	return GKSM_COPY_CALL(process, GKSM_HOST(destination), source, bytes, ordered,
-			      real(destination, source, bytes, stream));
+	return GKSM_READ_CALL(process, GKSM_HOST(destination), source, bytes, ordered,
+			      real((char *)destination + done, source + done, part, stream));
 }
 
 GKSM_WRAP(cuMemcpyDtoHAsync_v2)(void *destination, CUdeviceptr source, size_t bytes,

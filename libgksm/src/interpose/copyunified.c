@@ -15,8 +15,8 @@ static CUresult unified(__typeof__(cuMemcpy) *real, CUdeviceptr destination, CUd
 		return real(destination, source, bytes);
 	if (gksm_call_load(process, destination, source, bytes, ordered, &result))
 		return result;
-	return GKSM_COPY_CALL(process, destination, source, bytes, ordered,
-			      real(destination, source, bytes));
+	return GKSM_READ_CALL(process, destination, source, bytes, ordered,
+			      real(destination + done, source + done, part));
 }
 
 GKSM_WRAP(cuMemcpy)(CUdeviceptr destination, CUdeviceptr source, size_t bytes)
@@ -39,8 +39,8 @@ static CUresult unified_async(__typeof__(cuMemcpyAsync) *real, CUdeviceptr desti
 		return real(destination, source, bytes, stream);
 	if (gksm_call_load(process, destination, source, bytes, ordered, &result))
 		return result;
-	return GKSM_COPY_CALL(process, destination, source, bytes, ordered,
-			      real(destination, source, bytes, stream));
+	return GKSM_READ_CALL(process, destination, source, bytes, ordered,
+			      real(destination + done, source + done, part, stream));
 }
 
 GKSM_WRAP(cuMemcpyAsync)(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream)

@@ -91,8 +91,10 @@ static CUresult answer(void *data, CUpointer_attribute attribute, CUdeviceptr ad
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		put_bool(data, true, attribute, address);
 		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+		put_bool(data, info->rdma, attribute, address);
+		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		put_bool(data, false, attribute, address);
 		return CUDA_SUCCESS;
