@@ -79,6 +79,23 @@ def run(build: Path, logs: Path, plan: Plan) -> Outcome:
     return outcome
 
 
+def difference(first: Outcome, second: Outcome) -> str:
+    """Where two runs of one plan came to different accounts first; empty if they did not."""
+    for number, (one, two) in enumerate(zip(first.accounts, second.accounts, strict=True)):
+        if one == two:
+            continue
+        counts = {
+            f"{name} {key}": (count, two["counts"][name][key])
+            for name, counted in one["counts"].items()
+            for key, count in counted.items()
+            if count != two["counts"][name][key]
+        }
+        steps = "\n  ".join(first.trace[number * CHECK_EVERY : (number + 1) * CHECK_EVERY])
+        same = "the same" if one["maps"] == two["maps"] else "different"
+        return f"{counts}, {same} pages shared, after the steps\n  {steps}"
+    return ""
+
+
 def apply(world: World, op: Op) -> str:
     """Carry out one step; whoever did something has told gksmd all of it afterwards."""
     process = world.awake(op.who)
