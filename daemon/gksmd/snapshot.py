@@ -21,7 +21,7 @@ import msgspec
 
 from gksmd.accounts import Accounts, commit_bytes, debt_bytes, free_bytes
 from gksmd.domains import KINDS, DomainSet
-from gksmd.model import PAGE_BYTES, ZERO_HASH, GpuTable, Instance, Sharing, State
+from gksmd.model import PAGE_BYTES, ZERO_HASH, GpuTable, Instance, Page, Sharing, State
 
 GUARDS = ("off", "seal", "optimistic", "fault")  # enum gksm_guard, in order
 
@@ -135,7 +135,10 @@ class ProcessRow(Record, frozen=True):
 
 
 class PageRow(Record, frozen=True):
-    """Published pages of one domain, GPU and kind that the same processes map."""
+    """Published pages of one domain, GPU and kind that the same processes map.
+
+    The kind of a page of zeros is "zero", whatever it was meant for.
+    """
 
     gpu: str
     domain: str
@@ -333,6 +336,12 @@ def processes(state: State) -> list[ProcessRow]:
     return sorted(rows, key=lambda row: (row.pid, row.gpu))
 
 
+def _kind(page: Page) -> str:
+    if page.hash == ZERO_HASH:
+        return "zero"
+    return KINDS[page.kind] if page.kind < len(KINDS) else str(page.kind)
+
+
 def pages(state: State) -> list[PageRow]:
     """The published pages, those with the same holders in one row. No hash is shown."""
     rows = []
@@ -342,10 +351,10 @@ def pages(state: State) -> list[PageRow]:
             for instance in table.instances:
                 for page in instance.mapped:
                     holders.setdefault(page.id, []).append(instance.process.identity.pid)
-            groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
             for page in table.by_id.values():
                 pids = tuple(sorted(holders.get(page.id, ())))
-                group = groups.setdefault((page.kind, pids), [0, 0, 0, 0, 0])
+                group = groups.setdefault((_kind(page), pids), [0, 0, 0, 0, 0])
                 group[0] += 1
                 group[1] += page.mappings
                 group[2] += max(page.mappings - 1, 0)
@@ -355,7 +364,7 @@ def pages(state: State) -> list[PageRow]:
                 PageRow(
                     gpu=format_uuid(raw),
                     domain=name,
-                    kind=KINDS[kind] if kind < len(KINDS) else str(kind),
+                    kind=kind,
                     pages=group[0],
                     mappings=group[1],
                     saved_bytes=group[2] * PAGE_BYTES,

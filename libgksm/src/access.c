@@ -156,21 +156,24 @@ static int count_in(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state st
 	return -EAGAIN;
 }
 
-/* A page that is mapped read-only, and that this call reads behind other work: that may
- * yet write to it. -EINPROGRESS: look at it again. */
+/*
+ * A page that is mapped read-only, and that this call reads behind other work: that may
+ * yet write to it. -EINPROGRESS: look at it again; -EAGAIN: the walk starts anew, only
+ * once the page is private: before that it would meet the same marks on the pages before
+ * it, and the same page, for ever.
+ */
 static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state,
 			   struct walk *walk)
 {
+	int again = marks_dropped(walk) ? -EAGAIN : -EINPROGRESS;
 	int error;
 
-	if (marks_dropped(walk))
-		return -EAGAIN;
 	if (!gksm_page_take(gpu, page, state))
-		return -EINPROGRESS;
+		return again;
 	error = make_private(gpu, page, state, walk, false);
 	/* Better the risk that the pending work writes to the page than a read that fails. */
 	*walk->full = error == -ENOMEM;
-	return !error || *walk->full || error == -ETIMEDOUT ? -EINPROGRESS : error;
+	return !error || *walk->full || error == -ETIMEDOUT ? again : error;
 }
 
 static bool read_only(enum gksm_page_state state)

@@ -74,3 +74,19 @@ def test_a_page_read_while_other_work_runs_is_read_right_and_given_up(process: R
     process.let_go(flag)
     process.sync()
     assert process.digests(at, 1) == digests([1])
+
+
+def test_a_read_behind_work_reaches_a_shared_page_that_follows_a_private_one(
+    process: Remote,
+) -> None:
+    at = process.alloc(4)
+    process.load(at, [1, 2, 3, 4])
+    process.write_kernel(at, [0, 2], 0, 0)
+    process.sync()
+    assert process.shared_pages(at, 4) == 2
+    expected = process.digests(at, 4)
+    flag = process.hold("nb")
+    pinned = process.begin_read(at, 4 * PAGE, "nb")
+    process.let_go(flag)
+    process.sync("nb")
+    assert process.pinned_digests(pinned, 4) == expected
