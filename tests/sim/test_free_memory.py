@@ -27,6 +27,7 @@ def free(remote: Remote) -> int:
     return int(remote.info()[0]) // PAGE
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#191")
 def test_clients_one_after_another_see_exactly_what_they_take_and_give_back(
     actor: Callable[[], Remote], eventually: Eventually
 ) -> None:
@@ -79,6 +80,7 @@ def test_free_memory_does_not_rise_while_a_program_loads_what_is_there_already(
     assert free(second) <= seen[0]
 
 
+@pytest.mark.seen_in("vllm-project/vllm#56830")
 def test_free_memory_does_not_rise_while_others_merge_attach_or_end(
     actor: Callable[[], Remote], eventually: Eventually
 ) -> None:
@@ -112,6 +114,7 @@ def test_free_memory_does_not_rise_while_others_merge_attach_or_end(
     assert free(watcher) == lowest + 4
 
 
+@pytest.mark.seen_in("vllm-project/vllm#55827")
 def test_two_programs_that_start_at_once_see_each_others_memory_once(
     actor: Callable[[], Remote],
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_refused_question_is_answered_as_by_the_driver(
         assert managed.info_with(*wanted) == plain.info_with(*wanted)
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi#1181")
 def test_memory_from_pools_and_handles_counts_as_the_programs_own(
     actor: Callable[[], Remote],
 ) -> None:

@@ -72,7 +72,8 @@ def exported(owner: Remote, pages: int = SIZE) -> tuple[int, str]:
     return address, owner.ipc_get(address)
 
 
-def test_29_custom_all_reduce_finds_its_peers_buffers(pair: tuple[Remote, Remote]) -> None:
+@pytest.mark.seen_in("vllm-project/vllm#42609", "vllm-project/vllm#56193")
+def test_custom_all_reduce_finds_its_peers_buffers(pair: tuple[Remote, Remote]) -> None:
     """vLLM: each rank opens the others' buffers, and kernels of all write and read them."""
     buffers = [exported(rank) for rank in pair]
     for rank, other in ((0, 1), (1, 0)):
@@ -90,7 +91,8 @@ def test_29_custom_all_reduce_finds_its_peers_buffers(pair: tuple[Remote, Remote
         pair[rank].ipc_close(there)
 
 
-def test_37_the_last_byte_of_a_large_buffer_is_the_peers_too(
+@pytest.mark.seen_in("NVIDIA/nccl#1820")
+def test_the_last_byte_of_a_large_buffer_is_the_peers_too(
     make_gpu: Any, make_stack: Any, make_remote: Any
 ) -> None:
     """NCCL: a peer mapped only the first segment of 64 MiB. Here also more than one message
@@ -119,7 +121,8 @@ def test_an_offset_into_the_allocation_is_the_programs_to_add(pair: tuple[Remote
     assert other.digests(there + PAGE, 1) == digests([2])
 
 
-def test_30_opened_memory_answers_as_memory_that_the_driver_has_opened(
+@pytest.mark.seen_in("LMCache/LMCache#4805")
+def test_opened_memory_answers_as_memory_that_the_driver_has_opened(
     stack: Stack, make_remote: Any, pair: tuple[Remote, Remote]
 ) -> None:
     """LMCache: what an address is, and whether it has a VMM handle, fits together."""

@@ -158,6 +158,7 @@ def test_who_overcommits_pays_and_everybody_else_runs_on(
     assert all(row["commit_bytes"] == row["debt_bytes"] == 0 for row in stack.status()["accounts"])
 
 
+@pytest.mark.seen_in("Project-HAMi/HAMi-core#227")
 def test_eight_programs_that_allocate_until_they_are_refused_keep_what_they_got(
     stack: Stack, make_remote: MakeRemote, eventually: Eventually
 ) -> None:

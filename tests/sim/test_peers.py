@@ -109,7 +109,8 @@ def test_a_copy_to_the_other_gpu_behind_its_own_kernels_write_reads_what_was_wri
 
 
 @pytest.mark.parametrize("guard", ["fault", "optimistic"])
-def test_47_a_kernel_on_the_other_gpu_reads_and_writes_once_it_has_peer_access(
+@pytest.mark.seen_in("ggml-org/llama.cpp#4620", "ggml-org/llama.cpp#24491")
+def test_a_kernel_on_the_other_gpu_reads_and_writes_once_it_has_peer_access(
     gpu: SimulatedGpu, make_stack: Any, make_remote: Any, guard: str
 ) -> None:
     """llama.cpp: VMM memory was not reachable from the other GPU. Memory allocated later is,
@@ -146,7 +147,7 @@ def test_47_a_kernel_on_the_other_gpu_reads_and_writes_once_it_has_peer_access(
     assert two.digests(twin, SIZE) == digests(SEEDS)
 
 
-def test_47_without_peer_access_the_other_gpus_kernel_dies_as_on_any_driver(
+def test_without_peer_access_the_other_gpus_kernel_dies_as_on_any_driver(
     process: Process,
 ) -> None:
     one = process()
