@@ -219,6 +219,11 @@ class GpuTable:
         """Pages that nobody has, kept for the next start."""
         return sum(len(load.warm) for load in self.loads.values())
 
+    @property
+    def reclaimable_pages(self) -> int:
+        """Those of them that make way for somebody who needs memory."""
+        return sum(len(load.warm) for load in self.loads.values() if not load.pinned)
+
 
 @dataclass(slots=True)
 class Usage:
@@ -408,8 +413,7 @@ class Gpu:
     @property
     def reclaimable_bytes(self) -> int:
         """Those of them that make way for somebody who needs memory."""
-        loads = (load for table in self.tables.values() for load in table.loads.values())
-        return sum(len(load.warm) for load in loads if not load.pinned) * PAGE_BYTES
+        return sum(table.reclaimable_pages for table in self.tables.values()) * PAGE_BYTES
 
     @property
     def promised_pages(self) -> int:
