@@ -269,6 +269,7 @@ class Instance:
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
     published_pages: int = 0  # so many that it loaded were not there to attach
     strict_told: int = 0  # while memory is short: what it was last told to take, less that taken
+    told_usage: Usage = field(default_factory=Usage)  # its counts then
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token

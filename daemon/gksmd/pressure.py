@@ -100,12 +100,25 @@ class Pressure:
         """Memory has become short, or an instance has (again) opened the GPU meanwhile."""
         if instance.table.gpu.short:
             instance.strict_told = self.accounts.strict_pages(instance)
+            instance.told_usage = instance.usage
             self._tell(instance, instance.strict_told)
 
     def _keep_told(self, instance: Instance) -> None:
-        """More may be promised, and what covered a promise may go, while memory is short."""
-        strict = self.accounts.strict_pages(instance)
-        more, instance.strict_told = strict - instance.strict_told, strict
+        """More may be promised, and what covered a promise may go, while memory is short.
+
+        What it takes early covers less of the rest: its pages are filled, not attached.
+        """
+        strict, usage, before = (
+            self.accounts.strict_pages(instance),
+            instance.usage,
+            instance.told_usage,
+        )
+        taken = min(
+            usage.private_pages - before.private_pages,
+            before.unbacked_pages - usage.unbacked_pages,
+        )
+        more = strict - max(instance.strict_told - max(taken, 0), 0)
+        instance.strict_told, instance.told_usage = strict, usage
         if more > 0:
             self._tell(instance, more)
 
