@@ -18,7 +18,9 @@ have reported to use since: gksmd has no CUDA context to ask with.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gksmd.config import Memory
 from gksmd.model import PAGE_BYTES, FreeFigure, Gpu, GpuTable, Instance
@@ -26,14 +28,19 @@ from gksmd.model import PAGE_BYTES, FreeFigure, Gpu, GpuTable, Instance
 # Reports of usage come within 100 ms of a change; what is older than this is in them.
 SETTLED_S = 0.5
 
+# How many pages fewer each table would have.
+Gone = Mapping[GpuTable, int]
+NONE_GONE: Gone = MappingProxyType({})
 
-def cover_pages(instance: Instance) -> int:
+
+def cover_pages(instance: Instance, gone: int = 0) -> int:
     """How many published pages the instance may yet attach instead of filling a page.
 
     A page that it backed itself was the chance of one of them: who has loaded something
     else by now, or works on memory that is not loaded, has nothing covered any more.
+    ``gone``: if so many that it has not mapped were not there.
     """
-    published = len(instance.table.by_hash) - len(instance.mapped)
+    published = len(instance.table.by_hash) - gone - len(instance.mapped)
     missed = instance.usage.private_pages + min(instance.published_pages, len(instance.mapped))
     return max(published - missed, 0)
 
@@ -44,14 +51,14 @@ class Accounts:
 
     memory: Memory
 
-    def strict_pages(self, instance: Instance, more: int = 0) -> int:
+    def strict_pages(self, instance: Instance, more: int = 0, gone: Gone = NONE_GONE) -> int:
         """Pages promised to it, with ``more``, that nothing published can cover."""
-        return self._strict(instance, instance.promised_pages + more)
+        return self._strict(instance, instance.promised_pages + more, gone)
 
-    def _strict(self, instance: Instance, promised: int) -> int:
+    def _strict(self, instance: Instance, promised: int, gone: Gone) -> int:
         if self.memory.admission == "strict":
             return promised
-        return max(promised - cover_pages(instance), 0)
+        return max(promised - cover_pages(instance, gone.get(instance.table, 0)), 0)
 
     def reserve_bytes(self, gpu: Gpu) -> int:
         """What is kept for copies on write."""
@@ -61,11 +68,15 @@ class Accounts:
         """With less headroom than this, memory is short."""
         return min(self.memory.low_water.of(gpu.total_bytes) or 0, gpu.total_bytes)
 
-    def strict_bytes(self, gpu: Gpu, without: Instance | None = None) -> int:
+    def strict_bytes(
+        self, gpu: Gpu, without: Instance | None = None, gone: Gone = NONE_GONE
+    ) -> int:
         """Promised on the GPU and not covered, to all but one."""
         limit = gpu.total_bytes // PAGE_BYTES
         return PAGE_BYTES * sum(
-            self._strict(i, min(i.claimed_pages, limit)) for i in gpu.instances if i is not without
+            self._strict(i, min(i.claimed_pages, limit), gone)
+            for i in gpu.instances
+            if i is not without
         )
 
     def covered_bytes(self, table: GpuTable) -> int:
@@ -73,12 +84,13 @@ class Accounts:
         strict = PAGE_BYTES * sum(self.strict_pages(i) for i in table.instances)
         return commit_bytes(table) - strict
 
-    def headroom(self, gpu: Gpu) -> int | None:
+    def headroom(self, gpu: Gpu, gone: Gone = NONE_GONE) -> int | None:
         """Free, and neither reserved nor strictly promised; None: nobody has said yet."""
         free = free_bytes(gpu)
         if free is None:
             return None
-        return free - self.reserve_bytes(gpu) - self.strict_bytes(gpu)
+        free += PAGE_BYTES * sum(gone.values())
+        return free - self.reserve_bytes(gpu) - self.strict_bytes(gpu, gone=gone)
 
     def held_bytes(self, instance: Instance, free: int, ahead: int = 0) -> int:
         """Of ``free``, as its driver says now, what is not for this instance to have.
@@ -91,6 +103,13 @@ class Accounts:
         promised = self.strict_bytes(gpu, without=instance)
         backed = max(unreported_bytes(gpu, free) - ahead, 0)
         return self.reserve_bytes(gpu) + max(promised - backed, 0)
+
+    def warm_bytes_for(self, instance: Instance) -> int:
+        """What warm pages could be given up for it, less what of them covers others' promises."""
+        gpu = instance.table.gpu
+        gone = {table: table.reclaimable_pages for table in gpu.tables.values()}
+        covering = self.strict_bytes(gpu, instance, gone) - self.strict_bytes(gpu, instance)
+        return max(gpu.reclaimable_bytes - covering, 0)
 
 
 def debt_bytes(table: GpuTable) -> int:

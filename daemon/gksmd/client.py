@@ -115,12 +115,9 @@ class Client:
         """The next message that answers something. Raises ClosedError, TimeoutError."""
         while True:
             message = self._next()
-            if message.type == lib.GKSM_SCAN_TERMS:
-                self.scan_terms = SCAN_TERMS.read(message.head)
-            elif message.type in _UNASKED:
-                self._keep(message)
-            else:
+            if message.type not in (*_UNASKED, lib.GKSM_SCAN_TERMS):
                 return message
+            self._keep(message)
 
     def _next(self) -> Message:
         try:
@@ -132,6 +129,9 @@ class Client:
         return message
 
     def _keep(self, message: Message) -> None:
+        if message.type == lib.GKSM_SCAN_TERMS:
+            self.scan_terms = SCAN_TERMS.read(message.head)
+            return
         struct = CONTROL if message.type == lib.GKSM_CONTROL else IPC_WANTED
         self.unasked[message.type].append(struct.read(message.head))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gksmd.accounts import SETTLED_S, Accounts
+from gksmd.accounts import NONE_GONE, SETTLED_S, Accounts, Gone
 from gksmd.model import PAGE_BYTES, SCANS, UNSHARED_REASONS, Gpu, Instance, Usage
 
 COUNTS = 13  # of gksm_usage, before the array of reasons
@@ -29,13 +29,19 @@ SCAN_COUNTS = (  # of gksm_usage, behind it
 )
 
 
-def lacking_bytes(instance: Instance, pages: int, free_bytes: int, accounts: Accounts) -> int:
-    """How much more would have to be free for ``pages`` more to be promised; 0: none."""
+def lacking_bytes(
+    instance: Instance, pages: int, free_bytes: int, accounts: Accounts, gone: Gone = NONE_GONE
+) -> int:
+    """How much more would have to be free for ``pages`` more to be promised; 0: none.
+
+    ``gone``: if so many pages of each table were free instead.
+    """
     gpu = instance.table.gpu
-    needed = accounts.strict_pages(instance, pages) * PAGE_BYTES
+    needed = accounts.strict_pages(instance, pages, gone) * PAGE_BYTES
     if not pages or not needed:
         return 0
-    room = free_bytes - accounts.reserve_bytes(gpu) - accounts.strict_bytes(gpu, instance)
+    free = free_bytes + PAGE_BYTES * sum(gone.values())
+    room = free - accounts.reserve_bytes(gpu) - accounts.strict_bytes(gpu, instance, gone)
     return max(needed - max(room, 0), 0)
 
 

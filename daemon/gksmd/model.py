@@ -219,6 +219,11 @@ class GpuTable:
         """Pages that nobody has, kept for the next start."""
         return sum(len(load.warm) for load in self.loads.values())
 
+    @property
+    def reclaimable_pages(self) -> int:
+        """Those of them that make way for somebody who needs memory."""
+        return sum(len(load.warm) for load in self.loads.values() if not load.pinned)
+
 
 @dataclass(slots=True)
 class Usage:
@@ -264,6 +269,7 @@ class Instance:
     pending_commits: list[tuple[float, int]] = field(default_factory=list)  # when, pages
     published_pages: int = 0  # so many that it loaded were not there to attach
     strict_told: int = 0  # while memory is short: what it was last told to take, less that taken
+    told_usage: Usage = field(default_factory=Usage)  # its counts then
     mapped: dict[Page, int] = field(default_factory=dict)  # -> how many addresses
     granted: dict[Page, int] = field(default_factory=dict)  # -> fds under way
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
@@ -408,8 +414,7 @@ class Gpu:
     @property
     def reclaimable_bytes(self) -> int:
         """Those of them that make way for somebody who needs memory."""
-        loads = (load for table in self.tables.values() for load in table.loads.values())
-        return sum(len(load.warm) for load in loads if not load.pinned) * PAGE_BYTES
+        return sum(table.reclaimable_pages for table in self.tables.values()) * PAGE_BYTES
 
     @property
     def promised_pages(self) -> int:

@@ -14,9 +14,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gksmd.accounts import note_free
-from gksmd.commits import lacking_bytes, promise, report, usage_from
+from gksmd.commits import promise, report, usage_from
 from gksmd.config import Config
 from gksmd.connection import Connection, Work, refuse_fds
 from gksmd.drain import Drain
@@ -25,6 +26,7 @@ from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import BATCH_MAX, Lookups
 from gksmd.model import (
+    PAGE_BYTES,
     Instance,
     Report,
     Segment,
@@ -185,21 +187,18 @@ class Requests:
         held = accounts.held_bytes(instance, free, ahead)
         if free or head.pages:
             note_free(gpu, free, now, ahead)
-        lacking = lacking_bytes(instance, head.pages, free, accounts)
-        reclaimed = 0
-        if 0 < lacking <= gpu.reclaimable_bytes:
-            reclaimed = self.pressure.reclaim(gpu, lacking)
+        reclaimed = self.pressure.make_room(instance, head.pages, free)
         kept = promise(instance, head.pages, free + reclaimed, accounts, now)
         self.state.counters.commits_refused += not kept
         self.pressure.look(gpu)
-        return self._committed(connection, message, kept, held, wait=reclaimed > 0)
+        answer = COMMITTED.build(held_bytes=held, warm_bytes=accounts.warm_bytes_for(instance))
+        return self._committed(connection, message, kept, answer, wait=reclaimed > 0)
 
     def _committed(
-        self, connection: Connection, message: Message, kept: bool, held: int, *, wait: bool
+        self, connection: Connection, message: Message, kept: bool, head: Any, *, wait: bool
     ) -> Work:
         """Answer; ``wait``: once what was reclaimed is free, for the promise may be used then."""
         status = 0 if kept else -errno.ENOMEM
-        head = COMMITTED.build(held_bytes=held)
 
         async def later() -> None:
             await self.vault.settled(RECLAIM_WAIT_S)
@@ -211,10 +210,15 @@ class Requests:
         return None
 
     async def reclaim(self, connection: Connection, message: Message) -> None:
-        """An allocation has failed: give up memory that nobody maps."""
+        """An allocation has failed: give up memory that nobody maps.
+
+        What was given up before and is not free yet is as good.
+        """
         head = RECLAIM.read(message.head)
-        gpu = connection.instance(head.gpu).table.gpu
-        freed = self.pressure.reclaim(gpu, min(head.bytes, gpu.total_bytes))
+        instance = connection.instance(head.gpu)
+        wanted = min(head.bytes, instance.table.gpu.total_bytes)
+        leaving = self.vault.leaving_pages * PAGE_BYTES
+        freed = leaving + self.pressure.reclaim(instance, wanted - leaving)
         if freed and not await self.vault.settled(RECLAIM_WAIT_S):
             freed = 0
         answer = RECLAIMED.build(bytes=freed)

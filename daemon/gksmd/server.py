@@ -100,7 +100,7 @@ class Server:
             publications,
             self._drain,
             self._vault,
-            Pressure(Accounts(config.memory), self.state.counters, self._warm.reclaim),
+            Pressure(Accounts(config.memory), self.state.counters, self._warm),
             Ipc(self.state, config, self._quotas),
         )
         self._peers = Peers(

@@ -103,6 +103,7 @@ class VaultLink:
         # By seq, oldest first: the vault answers in order.
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._answers = 0
+        self._leaving: dict[asyncio.Future[Message], int] = {}
         self._listing: list[Item] = []
         self._listed = asyncio.Event()
         self._ended = asyncio.Event()
@@ -164,6 +165,14 @@ class VaultLink:
             if self.up:
                 future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
                 future.add_done_callback(_ignore)
+                if item_class == lib.GKSM_VAULT_PAGE:
+                    self._leaving[future] = len(keys)
+                    future.add_done_callback(self._leaving.pop)
+
+    @property
+    def leaving_pages(self) -> int:
+        """Pages that the vault was asked to let go of, and may still hold."""
+        return sum(self._leaving.values())
 
     async def settled(self, seconds: float) -> bool:
         """Wait until the vault has done what it was asked until now; False: it has not."""

@@ -160,18 +160,13 @@ class Warm:
 
     # What goes.
 
-    def reclaim(self, gpu: Gpu, wanted_bytes: int) -> int:
-        """Evict at once what frees ``wanted_bytes``, or all there is; bytes that it frees.
+    def victims(self, gpu: Gpu, asker: GpuTable | None = None) -> list[Load]:
+        """Loads that make way for who needs memory, the one to go first at the front.
 
-        The vault has been told, and may not have closed the descriptors yet. Pinned
-        loads stay.
+        Those of the asker's go last: they may be what is asked for. Pinned ones stay.
         """
-        freed = 0
-        for load in _oldest_first(load for t in gpu.tables.values() for load in t.loads.values()):
-            if freed >= wanted_bytes:
-                break
-            freed += self._drop(load)
-        return freed
+        loads = _oldest_first(load for t in gpu.tables.values() for load in t.loads.values())
+        return sorted(loads, key=lambda load: load.table is asker)
 
     def make_room(self, table: GpuTable) -> bool:
         """Evict the table's oldest load, for a page that its domain publishes now."""
@@ -179,7 +174,10 @@ class Warm:
         return oldest is not None and self._drop(oldest) > 0
 
     def drop(self, loads: Iterable[Load]) -> int:
-        """Drop what is warm of these, pinned ones too; bytes."""
+        """Drop what is warm of these, pinned ones too; bytes.
+
+        The vault has been told, and may not have closed the descriptors yet.
+        """
         return sum(self._drop(load) for load in list(loads))
 
     def domains_changed(self) -> None:

@@ -66,17 +66,30 @@ static void memory_pressure(struct gksm *process, const struct gksm_control *con
 		gksm_scan_hurry(gpu);
 }
 
+static void on_gpu_control(struct gksm *process, const struct gksm_control *control)
+{
+	switch (control->action) {
+	case GKSM_CONTROL_DRAIN:
+	case GKSM_CONTROL_RESUME:
+		drain(process, control->gpu - 1, control->action == GKSM_CONTROL_DRAIN);
+		break;
+	case GKSM_CONTROL_PRESSURE:
+		memory_pressure(process, control);
+		break;
+	default: /* a newer gksmd's: what it means is not known here */
+		break;
+	}
+}
+
 static void on_control(void *user, const struct gksm_control *control)
 {
 	struct gksm *process = user;
 	int i;
 
 	if (control->gpu) {
-		if (control->action == GKSM_CONTROL_DRAIN || control->action == GKSM_CONTROL_RESUME)
-			drain(process, control->gpu - 1, control->action == GKSM_CONTROL_DRAIN);
+		on_gpu_control(process, control);
 		return;
 	}
-
 	switch (control->action) {
 	case GKSM_CONTROL_PAUSE:
 		atomic_store(&process->paused, true);
@@ -92,9 +105,6 @@ static void on_control(void *user, const struct gksm_control *control)
 			if (gpu)
 				gksm_cow_unshare(gpu);
 		}
-		break;
-	case GKSM_CONTROL_PRESSURE:
-		memory_pressure(process, control);
 		break;
 	case GKSM_CONTROL_OFFER_AGAIN:
 		for (i = 0; i < GKSM_GPUS_MAX; i++) {

@@ -31,16 +31,30 @@ bool gksm_reclaim(struct gksm_gpu *gpu, uint64_t bytes)
 	       freed > 0;
 }
 
+/* What the pages of the span need that have no memory of their own yet. */
+static uint64_t missing(const struct gksm_gpu *gpu, const struct gksm_span *span, uint64_t page)
+{
+	uint64_t offset = span->address - gksm_page_address(gpu, page);
+	uint64_t pages = (offset + span->bytes + GKSM_PAGE_SIZE - 1) / GKSM_PAGE_SIZE;
+	uint64_t count = 0;
+	uint64_t i;
+
+	for (i = page; i < page + pages && i < gpu->arena_pages; i++)
+		count += gksm_page_state(gpu, i) != GKSM_PAGE_PRIVATE;
+	return count * GKSM_PAGE_SIZE;
+}
+
 bool gksm_reclaim_spans(struct gksm *process, const struct gksm_span *spans, size_t count)
 {
 	bool freed = false;
 	size_t i;
 
 	for (i = 0; i < count; i++) {
-		struct gksm_gpu *gpu = gksm_gpu_of(process, spans[i].address, NULL);
+		uint64_t page;
+		struct gksm_gpu *gpu = gksm_gpu_of(process, spans[i].address, &page);
+		uint64_t bytes = gpu ? missing(gpu, &spans[i], page) : 0;
 
-		/* A page may be touched at both ends, and needs no more than itself. */
-		if (gpu && gksm_reclaim(gpu, spans[i].bytes + 2ull * GKSM_PAGE_SIZE))
+		if (bytes && gksm_reclaim(gpu, bytes))
 			freed = true;
 	}
 	return freed;

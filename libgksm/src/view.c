@@ -8,7 +8,7 @@ static uint64_t less(uint64_t from, uint64_t bytes)
 
 uint64_t gksm_view_others(const struct gksm_view_figures *figures)
 {
-	uint64_t open = less(figures->free_bytes, figures->held_bytes);
+	uint64_t open = less(figures->free_bytes + figures->warm_bytes, figures->held_bytes);
 	uint64_t taken = less(figures->total_bytes, open);
 
 	return less(taken, figures->backed_bytes + figures->foreign_bytes);

@@ -41,6 +41,7 @@ struct gksm_view_figures {
 	uint64_t total_bytes;
 	uint64_t free_bytes;	/* as the driver says */
 	uint64_t held_bytes;	/* of that, kept by gksmd for others */
+	uint64_t warm_bytes;	/* not free, but given up by gksmd for who needs it */
 	uint64_t virtual_bytes; /* own pages, whatever their state */
 	uint64_t backed_bytes;	/* those of them that memory is mapped at */
 	uint64_t foreign_bytes; /* own memory that the driver handed out untouched */

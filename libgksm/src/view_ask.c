@@ -29,6 +29,7 @@ static void measure(struct gksm_gpu *gpu, struct gksm_view_figures *figures)
 		gksm_gpu_commit(gpu, 0, figures->free_bytes, &committed);
 	gksm_gpu_usage(gpu, &usage);
 	figures->held_bytes = committed.held_bytes;
+	figures->warm_bytes = committed.warm_bytes;
 	figures->virtual_bytes = usage.virtual_pages * PAGE;
 	figures->backed_bytes = (usage.private_pages + usage.shared_pages) * PAGE;
 	figures->foreign_bytes = gksm_foreign_bytes(gpu, true);

@@ -12,20 +12,20 @@ import pytest
 from gksm_bench.simgpu import Probe, SimulatedGpu
 from gksm_bench.stack import PATIENT, Stack, wait_until
 
+from tests.conftest import VRAM, MakeRemote, MakeStack
 from tests.support.control import gksmctl
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote, RemoteError
 
-MakeRemote = Callable[..., Remote]
-MakeStack = Callable[..., Stack]
 OUT_OF_MEMORY = 2
 
 MODEL = list(range(900, 948))
 OTHER = list(range(1900, 1948))
 
 
-def warm_config(budget: str) -> str:
-    return f'{PATIENT}\n[memory]\nwarm_bytes = "{budget}"\n'
+def warm_config(budget: str, more: str = "") -> str:
+    """No low-water mark: on so small a GPU warm pages would be gone before they are asked for."""
+    return f'{PATIENT}\n[memory]\nwarm_bytes = "{budget}"\nlow_water = 0\n{more}\n'
 
 
 def warm_bytes(stack: Stack) -> int:
@@ -106,13 +106,17 @@ def test_a_warm_model_survives_gksmd_and_goes_with_the_vault(
 def test_warm_memory_makes_way_for_an_allocation(
     stack: Stack, sharer: Callable[[], Remote], way: str
 ) -> None:
+    """What is promised may be covered by them, and takes their memory when it is written to."""
     run_once(sharer, MODEL)
     run_once(sharer, OTHER)
     is_warm(stack, len(MODEL) + len(OTHER))
     needy = sharer()
 
     def take() -> None:
-        needy.alloc(170) if way == "cuMemAlloc" else needy.allocate(way, 170 * PAGE)
+        if way == "cuMemAlloc":
+            needy.memset(needy.alloc(170), 7, 170 * PAGE // 4)
+        else:
+            needy.allocate(way, 170 * PAGE)
 
     take()
     # Nobody has used the first one for longer.
@@ -143,8 +147,7 @@ def test_a_write_to_a_shared_page_gets_the_memory_of_warm_pages(
     at = actor.alloc(8)
     actor.load(at, OTHER[:8])
     wait_until(lambda: actor.statistics(at)["spare_pages"] > 0, "the spare pages")
-    free, _ = filler.info()
-    filler.allocate("cuMemCreate", free // PAGE * PAGE)
+    filler.allocate("cuMemCreate", (VRAM - probe.used_bytes()) // PAGE * PAGE)
     assert warm_bytes(stack) == len(MODEL) * PAGE
     actor.write_words(at + 3 * PAGE, 7, 1)
     assert actor.read_words(at + 3 * PAGE, 1) == [7]
@@ -176,9 +179,46 @@ def test_an_allocation_that_fails_while_gksmd_is_frozen_fails_and_does_not_hang(
     wait_until(succeeds, "the memory being had once gksmd answers again")
 
 
-def test_a_pinned_model_stays_where_an_allocation_fails(
+def test_a_program_sees_warm_memory_as_free_and_can_have_it(
     stack: Stack, sharer: Callable[[], Remote]
 ) -> None:
+    run_once(sharer, MODEL)
+    is_warm(stack, len(MODEL))
+    needy = sharer()
+    needy.alloc(1)
+    free, _ = needy.info()
+    assert free == VRAM - PAGE - stack.status()["gpus"][0]["reserve_bytes"]
+    needy.memset(needy.alloc(free // PAGE), 7, free // PAGE * PAGE // 4)
+    assert warm_bytes(stack) == 0
+
+
+def test_a_warm_model_starts_on_a_gpu_that_has_no_room_for_it_twice(
+    gpu: SimulatedGpu, make_stack: MakeStack, make_remote: MakeRemote, probe: Probe
+) -> None:
+    """Its allocations are no reason to give it up, memory being short is none either."""
+    config = f'{PATIENT}\n[memory]\nwarm_bytes = "80%"\n'
+    stack = make_stack(gpu, config=config)
+    seeds = list(range(3000, 3160))
+    run_once(lambda: make_remote(stack.environment()), seeds)
+    is_warm(stack, len(seeds))
+    before = probe.copied_bytes()
+    again = make_remote(stack.environment())
+    places = [again.alloc(40) for _ in range(4)]
+    for i, place in enumerate(places):
+        again.load(place, seeds[i * 40 : (i + 1) * 40])
+    assert probe.copied_bytes() == before
+    assert again.digests(places[3], 40) == digests(seeds[120:])
+
+
+def test_a_pinned_model_stays_where_an_allocation_fails(
+    gpu: SimulatedGpu, make_stack: MakeStack, make_remote: MakeRemote
+) -> None:
+    """Where nothing but free memory counts; else it may be what is allocated for."""
+    stack = make_stack(gpu, config=warm_config("50%", 'admission = "strict"'))
+
+    def sharer() -> Remote:
+        return make_remote(stack.environment())
+
     run_once(sharer, MODEL)
     is_warm(stack, len(MODEL))
     [load] = loads(stack)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +21,16 @@ from gksmd.model import (
     GpuTable,
     Identity,
     Instance,
+    Load,
     Page,
     Process,
     QuotaUse,
+    State,
     Usage,
 )
 from gksmd.pressure import Pressure
 from gksmd.protocol import lib
+from gksmd.warm import Warm
 
 from tests.support.agents import GPU, Agent, Daemon, agents, eventually, load
 
@@ -213,6 +216,49 @@ def test_debt_is_what_all_sharers_would_need_if_all_was_written() -> None:
     assert debt_bytes(one.table) == (0 + 1 + 4) * PAGE_BYTES
 
 
+def test_a_model_that_covers_its_own_start_is_not_given_up_for_it() -> None:
+    """Neither when it is promised memory, nor because memory is short then."""
+    gpu, warm = Gpu(GPU), keeper()
+    one, other = instance(gpu), instance(gpu, domain="e")
+    own, others = stays(warm, one.table, 100), stays(warm, other.table, 50)
+    terms_now = terms(low="40M")
+    watch = Pressure(terms_now, Counters(), warm)
+    free = 10 * PAGE_BYTES
+    note_free(gpu, free, 0.0)
+    # No more than its own pages, what is free and what another domain's model makes room for.
+    assert watch.make_room(one, 161, free) == 0
+    assert (len(own.warm), len(others.warm)) == (100, 50)
+    assert watch.make_room(one, 110, free) == 0
+    assert promise(one, 110, free, terms_now, 0.0)
+    assert watch.make_room(one, 40, free) == 50 * PAGE_BYTES
+    assert promise(one, 40, free + 50 * PAGE_BYTES, terms_now, 0.0)
+    watch.look(gpu)
+    assert gpu.short
+    assert len(own.warm) == 100
+
+
+def test_a_failed_allocation_gets_other_domains_warm_pages_before_its_own() -> None:
+    gpu, warm = Gpu(GPU), keeper()
+    one, other = instance(gpu), instance(gpu, domain="e")
+    own, others = stays(warm, one.table, 3), stays(warm, other.table, 3)
+    watch = Pressure(terms(), Counters(), warm)
+    assert watch.reclaim(one, PAGE_BYTES) == 3 * PAGE_BYTES
+    assert (len(own.warm), len(others.warm)) == (3, 0)
+    own.pinned = True
+    assert watch.reclaim(one, PAGE_BYTES) == 0
+
+
+@pytest.mark.parametrize(("covered", "mine"), [(0, 100), (60, 47), (200, 0)])
+def test_warm_memory_is_anybodys_unless_it_covers_a_promise(covered: int, mine: int) -> None:
+    gpu, warm = Gpu(GPU), keeper()
+    one, other = instance(gpu), instance(gpu, domain="e")
+    stays(warm, other.table, 100)
+    stays(warm, other.table, 7).pinned = True
+    assert promise(other, covered, TOTAL, SHARE_AWARE, 0.0)
+    assert SHARE_AWARE.warm_bytes_for(one) == mine * PAGE_BYTES
+    assert STRICT.warm_bytes_for(one) == 100 * PAGE_BYTES
+
+
 class Told:
     """A connection that keeps what it is sent."""
 
@@ -224,23 +270,47 @@ class Told:
         self.packets += 1
 
 
+def keeper() -> Warm:
+    """What is forgotten is gone from its table."""
+
+    def forget(pages: Iterable[Page]) -> None:
+        for page in pages:
+            warm.leave(page)
+            page.table.by_id.pop(page.id)
+            page.table.by_hash.pop(page.hash)
+
+    warm = Warm(State(epoch=1), GpuSize(), "uid", dict)
+    warm.forget = forget
+    return warm
+
+
+def stays(warm: Warm, table: GpuTable, count: int) -> Load:
+    """A model of so many pages that nobody runs."""
+    made = Load(warm.next_id, table, "model", float(warm.next_id))
+    warm.next_id += 1
+    table.loads[made.id] = made
+    made.warm = set(publish(table, count))
+    made.pages = count
+    for page in made.warm:
+        page.load = made
+    return made
+
+
 def test_warm_pages_go_before_anybody_is_told_that_memory_is_short() -> None:
-    gpu = Gpu(GPU)
+    gpu, warm = Gpu(GPU), keeper()
     told = Told(instance(gpu))
-    wanted: list[int] = []
-
-    def reclaim(_gpu: Gpu, count: int) -> int:
-        wanted.append(count)
-        return GIB if len(wanted) == 1 else 0
-
-    watch = Pressure(terms(low="1G"), Counters(), reclaim)
+    old = stays(warm, told.gpus[0].table, 400)
+    new = stays(warm, told.gpus[0].table, 400)
+    watch = Pressure(terms(low="1G"), Counters(), warm)
     note_free(gpu, GIB // 2, 0.0)
     watch.look(gpu)
-    assert wanted == [GIB // 2 + GIB // 4]
+    assert (len(old.warm), len(new.warm)) == (0, 400)
     assert (gpu.short, told.packets) == (False, 0)
+    note_free(gpu, GIB // 8, 1.0)
     watch.look(gpu)
+    assert not new.warm
     assert (gpu.short, told.packets) == (True, 1)
-    note_free(gpu, GIB + GIB // 8, 1.0)
+    note_free(gpu, GIB + GIB // 8, 2.0)
     watch.look(gpu)
     assert (gpu.short, told.packets) == (True, 1)  # it does not flap around the mark
     note_free(gpu, 2 * GIB, 2.0)
@@ -274,11 +344,11 @@ def pages(count: int) -> int:
 
 
 def pressure(state: Any) -> tuple[int, int, int]:
-    """Level, GPU and pages of the next CONTROL."""
+    """Level, GPU's number and pages of the next CONTROL."""
     client: Client = state.client
     order = client.control()
     assert order.action == lib.GKSM_CONTROL_PRESSURE
-    return order.level, order.gpu, order.pages
+    return order.level, order.gpu - 1, order.pages
 
 
 def test_a_second_loader_is_admitted_where_only_its_model_is_free_of_charge(clean: Daemon) -> None:

@@ -206,6 +206,7 @@ struct gksm_commit {
 struct gksm_committed {
 	uint64_t held_bytes; /* of free_bytes: promised to others, or reserved for copies on write
 			      */
+	uint64_t warm_bytes; /* not free, but given up for who needs it, and promised to nobody */
 };
 
 /*
