@@ -275,7 +275,6 @@ class Instance:
     leases: dict[int, Lease] = field(default_factory=dict)  # by token
     tickets: dict[int, bytes] = field(default_factory=dict)  # -> hash, oldest first
     noted: int = 0  # candidates that are its own
-    told_to_offer: bool = False  # an OFFER_AGAIN is on its way
     # Mapped or granted before the connection broke, and not announced again yet.
     unconfirmed: dict[Page, None] = field(default_factory=dict)
     load: Load | None = None  # the one that it is at, or was last

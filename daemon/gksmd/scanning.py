@@ -8,9 +8,12 @@ import contextlib
 import secrets
 from dataclasses import dataclass, field
 
+from gksmd.candidates import Candidates
 from gksmd.config import Scan
 from gksmd.model import Instance, State
 from gksmd.protocol import SCAN_TERMS, encode, lib
+
+DUE_ROUNDS = 3
 
 
 @dataclass(slots=True)
@@ -19,15 +22,20 @@ class Scanning:
 
     state: State
     settings: Scan
+    candidates: Candidates
     # A random start: instances remember a number from before a restart of gksmd.
     _pass: int = field(default_factory=lambda: secrets.randbits(31) | 1)
     _asked: dict[Instance, int] = field(default_factory=dict)  # -> number of a pass
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def __post_init__(self) -> None:
+        self.candidates.unasked = self.settings.run
+
     def change(self, settings: Scan) -> int:
         """Put other settings in force; returns how many instances were told."""
         self.settings = settings
+        self.candidates.unasked = settings.run
         return sum(map(self.tell, self.state.instances))
 
     def tell(self, instance: Instance) -> bool:
@@ -59,13 +67,24 @@ class Scanning:
 
         So many that each unchanged page becomes stable and is merged, if ``passes`` is 0:
         the last one is for those whose look-alike was published after they had offered.
+        Whoever is due after that, because a page it was noted for was published meanwhile,
+        gets one more: nobody has anything left to merge when this returns.
         Returns the instances that did not finish a pass in ``wait_s`` seconds.
         """
         late: list[Instance] = []
         async with self._one_at_a_time:
-            for _ in range(passes or self.settings.stable_hashes + 1):
-                for instance in self._in_order():
-                    if instance not in late and not await self._one(instance, wait_s):
+            with self.candidates.held():
+                self.candidates.start_anew({i.table for i in self._in_order()})
+                for _ in range(passes or self.settings.stable_hashes + 1):
+                    for instance in self._in_order():
+                        self.candidates.take_due(instance)
+                        if instance not in late and not await self._one(instance, wait_s):
+                            late.append(instance)
+                # Loads beside it may publish for ever.
+                for instance in self._in_order() * DUE_ROUNDS:
+                    if not self.candidates.take_due(instance) or instance in late:
+                        continue
+                    if not await self._one(instance, wait_s):
                         late.append(instance)
         return late
 

@@ -83,7 +83,7 @@ class Server:
         )
         self._drain = Drain(self.state, config.state_dir / "drain.json", self._warm, self._lookups)
         self._candidates = Candidates()
-        self._scanning = Scanning(self.state, config.scan)
+        self._scanning = Scanning(self.state, config.scan, self._candidates)
         publications = Publications(
             self.state, self._pages, self._leases, self._candidates, self._segments, self._vault
         )

@@ -124,6 +124,14 @@ def test_it_takes_as_many_equal_looks_as_were_asked_for(stack: Stack, sharer: Sh
     assert a.shared_pages(at, 2) == 2
 
 
+def test_passes_on_demand_leave_nobody_with_a_page_to_merge(stack: Stack, sharer: Sharer) -> None:
+    """The last pass that was asked for published the pages that one process was noted for."""
+    a, b = sharer(), sharer()
+    at_a, at_b = filled(a, SEEDS), filled(b, SEEDS)
+    scan(stack, "--passes", "3")
+    assert a.shared_pages(at_a, 4) == b.shared_pages(at_b, 4) == 4
+
+
 def test_a_page_copied_on_the_device_is_merged_sooner(stack: Stack, sharer: Sharer) -> None:
     a = sharer()
     at = a.alloc(2)

@@ -300,7 +300,8 @@ struct gksm_lookup_result {
 /*
  * Stable pages of the scanner. Like LOOKUP, with three differences: a page that nobody
  * else has is NOTED instead of leased; PENDING has no ticket (offer it again); and once
- * another process publishes a page that was NOTED, CONTROL_OFFER_AGAIN comes.
+ * another process publishes a page that was NOTED, CONTROL_OFFER_AGAIN comes, or
+ * SCAN_TERMS with a pass while passes are made on demand.
  */
 struct gksm_offer {
 	uint32_t gpu;

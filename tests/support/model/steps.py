@@ -373,6 +373,7 @@ def freeze(world: World, process: Process, op: Op) -> str:
         return "nothing: one is frozen"
     process.remote.settle()
     process.ask_shared()
+    process.passes = passes(process)
     os.kill(process.remote.pid, signal.SIGSTOP)
     stopped = psutil.Process(process.remote.pid)
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "the process stopping")
@@ -386,9 +387,10 @@ def thaw(world: World, _process: Process, op: Op) -> str:
         if process.frozen:
             os.kill(process.remote.pid, signal.SIGCONT)
             process.frozen = False
+            if world.missed_scan:
+                catch_up(process)
             compare(process)
             if world.missed_scan:
-                # It makes up for that now: know when it has.
                 scan_all(world)
             return process.name
     return "nothing: none is frozen"
@@ -418,11 +420,21 @@ def scan(world: World, _process: Process, op: Op) -> str:
     if not frozen:
         scan_all(world)
         return ""
-    if op.value % 4:
+    if op.value % 4 or world.missed_scan:
         return "nothing: one is frozen"  # which takes seconds
     scanning.scan_beside_frozen(world.stack, frozen[0].remote.pid)
     world.missed_scan = True
     return f"without {frozen[0].name}"
+
+
+def passes(process: Process) -> int:
+    """How many its scanner has made."""
+    return int(process.remote.statistics(0)["full_scans"])
+
+
+def catch_up(process: Process) -> None:
+    """The pass that it missed is made now. Beside it a read may keep a page from merging."""
+    wait_until(lambda: passes(process) > process.passes, f"the pass that {process.name} missed")
 
 
 def scan_all(world: World) -> None:

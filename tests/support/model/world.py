@@ -38,6 +38,7 @@ class Process:
     children: list[int] = field(default_factory=list)
     frozen: bool = False
     shared: list[bool] = field(default_factory=list)  # by page, as last asked
+    passes: int = 0  # of its scanner, when it was frozen
 
     @property
     def ranges(self) -> list[list[int]]:
