@@ -242,7 +242,8 @@ def test_memory_in_use_is_never_reclaimed() -> None:
 
 
 def test_a_promise_that_lacks_memory_gets_that_of_warm_pages() -> None:
-    with Daemon(config=f"{warm(16)}\nmemory.reserve = 0") as daemon:
+    terms = 'memory.reserve = 0\nmemory.low_water = 0\nmemory.admission = "strict"'
+    with Daemon(config=f"{warm(16)}\n{terms}") as daemon:
         run_once(daemon, [1, 2, 3])
         with agents(daemon.socket, 1) as (one,):
             free = 10 * PAGE_BYTES
