@@ -135,7 +135,12 @@ class Session:
 
 def welcome_head(**fields: Any) -> bytes:
     """A WELCOME that lets the client share."""
-    features = lib.GKSM_FEATURE_HOST_COPIES | lib.GKSM_FEATURE_COMMIT | lib.GKSM_FEATURE_IPC
+    features = (
+        lib.GKSM_FEATURE_HOST_COPIES
+        | lib.GKSM_FEATURE_COMMIT
+        | lib.GKSM_FEATURE_RECLAIM
+        | lib.GKSM_FEATURE_IPC
+    )
     defaults: dict[str, Any] = {
         "protocol": 1,
         "sharing": 1,

@@ -31,7 +31,7 @@ class View(ctypes.Structure):
 class Figures(ctypes.Structure):
     _fields_ = tuple(
         (name, c_uint64)
-        for name in ("total", "free", "held", "virtual", "backed", "foreign", "now")
+        for name in ("total", "free", "held", "warm", "virtual", "backed", "foreign", "now")
     )
 
 
@@ -57,7 +57,7 @@ class Program:
 
     def figures(self) -> Figures:
         return Figures(
-            TOTAL, self.free, self.held, self.virtual, self.backed, self.foreign, self.now
+            TOTAL, self.free, self.held, 0, self.virtual, self.backed, self.foreign, self.now
         )
 
     def ask(self) -> int:

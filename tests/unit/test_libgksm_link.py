@@ -248,12 +248,17 @@ def test_warm_pages_can_be_asked_for_and_are_not_waited_for_long(
 def test_short_memory_is_told_by_the_processs_own_number_of_the_gpu(
     client: LinkClient, session: Session
 ) -> None:
-    for number, index in ((WIRE, 0), (WIRE + 1, 0xFFFF_FFFF)):
+    # On the wire and to the caller the numbers are one more: 0 is all of the process. Of a
+    # GPU that was never opened nobody is told.
+    for wire, pages in ((WIRE + 1, 8), (WIRE, 9)):
         head = protocol.CONTROL.build(
-            action=lib.GKSM_CONTROL_PRESSURE, level=lib.GKSM_PRESSURE_LOW, gpu=number, pages=9
+            action=lib.GKSM_CONTROL_PRESSURE,
+            level=lib.GKSM_PRESSURE_LOW,
+            gpu=wire + 1,
+            pages=pages,
         )
         session.say(lib.GKSM_CONTROL, head=head)
-        client.events(f"pressure:1:{index}:9")
+    assert "pressure:1:1:8" not in client.events("pressure:1:1:9")
 
 
 def test_segments_come_with_their_descriptor(client: LinkClient, session: Session) -> None:
