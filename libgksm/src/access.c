@@ -8,13 +8,12 @@
 #include <errno.h>
 #include <string.h>
 
-#include "engine.h"
+#include "access_wait.h"
 #include "gpu.h"
 #include "kept.h"
 #include "marks.h"
 #include "privatize.h"
 #include "reclaim.h"
-#include "report.h"
 #include "streams.h"
 
 #define PAGE ((uint64_t)GKSM_PAGE_SIZE)
@@ -35,35 +34,6 @@ struct walk {
 	struct gksm_kept **kept;
 };
 
-struct page_range {
-	struct gksm_gpu *gpu;
-	uint64_t first;
-	uint64_t end;
-};
-
-/* The part of a span that lies in the arena where it starts. */
-static bool range_of(struct gksm *process, const struct gksm_span *span, struct page_range *range)
-{
-	uint64_t last;
-
-	range->gpu = gksm_gpu_of(process, span->address, &range->first);
-	if (!range->gpu || span->bytes == 0)
-		return false;
-	last = (span->address + span->bytes - 1 - range->gpu->arena_base) / PAGE;
-	range->end = last < range->gpu->arena_pages ? last + 1 : range->gpu->arena_pages;
-	return true;
-}
-
-bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count)
-{
-	size_t i;
-
-	for (i = 0; i < count; i++)
-		if (gksm_gpu_of(process, spans[i].address, NULL))
-			return true;
-	return false;
-}
-
 static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
 {
 	return (span->flags & GKSM_SPAN_EVERY_BYTE) && span->address <= page &&
@@ -75,7 +45,7 @@ static bool whole_page(const struct gksm_span *span, CUdeviceptr page)
  * call: it writes there only, in one allocation, and does not read them too. Of several
  * writes some may be done when another is refused, and then nobody knows which.
  */
-static bool old_bytes_useless(const struct page_range *range, const struct gksm_span *span,
+static bool old_bytes_useless(const struct gksm_page_range *range, const struct gksm_span *span,
 			      const struct gksm_span *spans, size_t count)
 {
 	const struct gksm_page *pages = range->gpu->pages;
@@ -99,29 +69,16 @@ static bool old_bytes_useless(const struct page_range *range, const struct gksm_
 static int make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 			struct walk *walk, bool discard)
 {
-	struct gksm_engine *engine = gpu->pages[page].engine;
 	struct gksm_privatize how = {
 		.why = walk->event == GKSM_ON_LAUNCH ? GKSM_UNSHARED_KERNEL : GKSM_UNSHARED_API,
 		.reason = GKSM_DETACH_API_WRITE,
 		.discard = discard,
 		.keep = walk->kept,
 	};
-	int error;
+	int error = gksm_make_private(gpu, page, from, &how);
 
-	gksm_mutex_lock(&engine->write_lock);
-	if (gksm_engine_enter(engine)) {
-		gksm_page_put(gpu, page, from);
-		error = -EIO;
-	} else {
-		how.mover = &engine->write;
-		error = gksm_privatize(gpu, page, from, &how);
-		gksm_engine_leave(engine);
-	}
-	gksm_mutex_unlock(&engine->write_lock);
 	if (!error && (from == GKSM_PAGE_UNBACKED || from == GKSM_PAGE_FILLING))
 		atomic_store(&gpu->pages[page].kind, (uint8_t)walk->kind);
-	if (!error && from == GKSM_PAGE_SHARED)
-		atomic_fetch_add(&gpu->counters.api_detaches, 1);
 	return error;
 }
 
@@ -176,25 +133,12 @@ static int detach_for_read(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_s
 	return !error || *walk->full || error == -ETIMEDOUT ? again : error;
 }
 
-static bool read_only(enum gksm_page_state state)
-{
-	return state == GKSM_PAGE_SHARED || state == GKSM_PAGE_MERGING;
-}
-
-/* Whether work runs that may touch the pages. A copy between two GPUs may be enqueued on
- * either, and wait there for what the other has to do. */
-static bool work_on(struct gksm *process, CUcontext context, CUcontext other)
-{
-	return gksm_work_pending(process, context, NULL) ||
-	       (other && gksm_work_pending(process, other, NULL));
-}
-
 /* Asked once a GPU, and only when a page that is mapped read-only makes the answer
  * matter. */
 static bool pending(struct walk *walk, const struct gksm_gpu *gpu)
 {
 	if (walk->asked != gpu)
-		walk->pending = work_on(walk->process, walk->context, walk->other);
+		walk->pending = gksm_work_pending_on(walk->process, walk->context, walk->other);
 	walk->asked = gpu;
 	return walk->pending;
 }
@@ -203,7 +147,7 @@ static bool pending(struct walk *walk, const struct gksm_gpu *gpu)
 static int use(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state state, struct walk *walk)
 {
 	if (walk->event == GKSM_ON_COPY_READ && atomic_load(&gpu->guard) == GKSM_GUARD_FAULT &&
-	    read_only(state) && pending(walk, gpu) && !*walk->full)
+	    gksm_page_read_only(state) && pending(walk, gpu) && !*walk->full)
 		return detach_for_read(gpu, page, state, walk);
 	return counting(walk) ? count_in(gpu, page, state, walk) : 0;
 }
@@ -238,7 +182,7 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bo
 				return -EAGAIN;
 			/* Waited for before the page is taken: a fault on it can be answered
 			 * meanwhile. */
-			if (read_only(state) && gksm_marks_wait(gpu, page))
+			if (gksm_page_read_only(state) && gksm_marks_wait(gpu, page))
 				continue;
 			if (!gksm_page_take(gpu, page, state))
 				continue;
@@ -265,7 +209,7 @@ static int ready_page(struct gksm_gpu *gpu, uint64_t page, struct walk *walk, bo
 	}
 }
 
-static int ready_range(const struct page_range *range, const struct gksm_span *span,
+static int ready_range(const struct gksm_page_range *range, const struct gksm_span *span,
 		       struct walk *walk)
 {
 	uint64_t page;
@@ -275,102 +219,6 @@ static int ready_range(const struct page_range *range, const struct gksm_span *s
 		error = ready_page(range->gpu, page, walk,
 				   whole_page(span, gksm_page_address(range->gpu, page)));
 	return error;
-}
-
-static bool any_read_only(const struct page_range *range)
-{
-	uint64_t page;
-
-	for (page = range->first; page < range->end; page++)
-		if (read_only(gksm_page_state(range->gpu, page)))
-			return true;
-	return false;
-}
-
-bool gksm_span_shared(struct gksm *process, const struct gksm_span *span)
-{
-	struct page_range range;
-
-	return range_of(process, span, &range) && any_read_only(&range);
-}
-
-/* For a closed gate: waits for no page, since whoever changes one may be waiting for the
- * gate. What is not shared now is met by the caller's own walk. */
-static int detach_range(const struct page_range *range, struct walk *walk)
-{
-	uint64_t page;
-	int error = 0;
-
-	for (page = range->first; !error && page < range->end; page++)
-		if (gksm_page_take(range->gpu, page, GKSM_PAGE_SHARED))
-			error = make_private(range->gpu, page, GKSM_PAGE_SHARED, walk, false);
-	return error;
-}
-
-static bool needs_drain(struct gksm *process, const struct gksm_span *span,
-			struct page_range *range)
-{
-	return (span->flags & GKSM_SPAN_WRITE) && range_of(process, span, range) &&
-	       atomic_load(&range->gpu->guard) != GKSM_GUARD_FAULT && any_read_only(range);
-}
-
-/* Waits for what may touch the range, whose device need not be the current one. true:
- * nothing does. */
-static bool drained(struct gksm *process, const struct page_range *range, unsigned drain_ms)
-{
-	uint64_t page = range->first;
-	const struct gksm_engine *engine;
-
-	while (page + 1 < range->end && gksm_page_state(range->gpu, page) != GKSM_PAGE_SHARED)
-		page++;
-	engine = atomic_load(&range->gpu->pages[page].engine);
-	return !engine || !gksm_wait_untouched(process, engine->context, (int)drain_ms);
-}
-
-/*
- * Without a fault guard a shared page may only be remapped while nothing runs. An API
- * write keeps trying, with the gate open in between so that nobody else stands still.
- */
-static void drain_for_write(struct gksm *process, const struct gksm_span *spans, size_t count)
-{
-	struct walk walk = {.event = GKSM_ON_API_WRITE};
-	bool reported = false;
-
-	for (;;) {
-		struct page_range range;
-		unsigned drain_ms = 0;
-		bool closed;
-		bool idle;
-		int error = 0;
-		size_t i;
-
-		for (i = 0; i < count; i++)
-			if (needs_drain(process, &spans[i], &range))
-				drain_ms = range.gpu->terms.drain_ms;
-		if (!drain_ms)
-			return;
-		closed = !gksm_gate_close(&process->gate, drain_ms * 1000000ll);
-		idle = closed;
-		for (i = 0; idle && i < count; i++)
-			if (needs_drain(process, &spans[i], &range))
-				idle = drained(process, &range, drain_ms);
-		if (closed && !idle)
-			gksm_gate_open(&process->gate);
-		if (!idle) {
-			if (!reported)
-				gksm_report(process, GKSM_WARNING,
-					    "a write to shared pages waits for running kernels");
-			reported = true;
-			gksm_sleep_ns(1000000);
-			continue;
-		}
-		for (i = 0; !error && i < count; i++)
-			if (needs_drain(process, &spans[i], &range))
-				error = detach_range(&range, &walk);
-		gksm_gate_open(&process->gate);
-		if (error)
-			return; /* met again, and answered, by the caller's own walk */
-	}
 }
 
 static CUcontext current_context(struct gksm *process)
@@ -388,28 +236,19 @@ static enum gksm_page_event event_of(const struct gksm_span *span)
 	return (span->flags & GKSM_SPAN_LAUNCH) ? GKSM_ON_LAUNCH : GKSM_ON_COPY_READ;
 }
 
-/* The context whose memory the range is, if it is another than the one that copies; NULL:
- * it is the same. */
-static CUcontext other_side(const struct page_range *range, CUcontext context)
-{
-	const struct gksm_engine *engine = atomic_load(&range->gpu->pages[range->first].engine);
-
-	return engine && engine->context != context ? engine->context : NULL;
-}
-
 /* What the call writes: a copy what its source is, from outside it is loaded; a set
  * neither. */
 static void judge_source(struct gksm *process, const struct gksm_span *spans, size_t count,
 			 struct walk *walk)
 {
-	struct page_range range;
+	struct gksm_page_range range;
 	size_t i;
 
 	walk->kind = GKSM_KIND_OTHER;
 	for (i = 0; i < count; i++) {
 		if (spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH))
 			continue;
-		walk->copied = range_of(process, &spans[i], &range);
+		walk->copied = gksm_range_of(process, &spans[i], &range);
 		walk->kind =
 			walk->copied ? gksm_page_kind(range.gpu, range.first) : GKSM_KIND_WEIGHTS;
 		return;
@@ -424,11 +263,11 @@ static int walk_spans(struct walk *walk, const struct gksm_span *spans, size_t c
 	 * comes to it. */
 	for (i = 0; i < 2 * count; i++) {
 		const struct gksm_span *span = &spans[i % count];
-		struct page_range range;
+		struct gksm_page_range range;
 		int error;
 
 		if (!(span->flags & GKSM_SPAN_WRITE) != (i >= count) ||
-		    !range_of(walk->process, span, &range))
+		    !gksm_range_of(walk->process, span, &range))
 			continue;
 		/* Only a fault guard lets mappings change beside copies; elsewhere a remap
 		 * drains all work first. What a kernel may touch is no copy. */
@@ -437,10 +276,10 @@ static int walk_spans(struct walk *walk, const struct gksm_span *spans, size_t c
 			continue;
 		/* Inside the gate, and before it is enqueued: whoever closes the gate to
 		 * remap pages sees it. */
-		walk->other = other_side(&range, walk->context);
+		walk->other = gksm_range_other_side(&range, walk->context);
 		if (walk->other)
 			atomic_store(&walk->process->crossed, true);
-		walk->discard = any_read_only(&range) && !pending(walk, range.gpu) &&
+		walk->discard = gksm_range_read_only(&range) && !pending(walk, range.gpu) &&
 				old_bytes_useless(&range, span, spans, count);
 		walk->event = event_of(span);
 		error = ready_range(&range, span, walk);
@@ -476,34 +315,6 @@ static int ready_spans(struct gksm *process, const struct gksm_span *spans, size
 	return error;
 }
 
-/*
- * A copy engine that reads shared pages behind work that may yet write to them would
- * deadlock with that write's fault. What is pending is mostly over in a moment, and a
- * detached page costs memory for good: so look away for a moment first.
- */
-static void let_work_end(struct gksm *process, const struct gksm_span *spans, size_t count,
-			 CUcontext context)
-{
-	size_t i;
-
-	for (i = 0; i < count; i++) {
-		struct page_range range;
-		CUcontext other;
-
-		if ((spans[i].flags & (GKSM_SPAN_WRITE | GKSM_SPAN_LAUNCH)) ||
-		    !range_of(process, &spans[i], &range) ||
-		    atomic_load(&range.gpu->guard) != GKSM_GUARD_FAULT || !any_read_only(&range))
-			continue;
-		other = other_side(&range, context);
-		if (work_on(process, context, other)) {
-			gksm_wait_idle(process, context, (int)range.gpu->terms.drain_ms);
-			if (other)
-				gksm_wait_idle(process, other, (int)range.gpu->terms.drain_ms);
-		}
-		return;
-	}
-}
-
 /* An error holds nothing. */
 static int begin(struct gksm *process, const struct gksm_span *spans, size_t count,
 		 struct gksm_access *access)
@@ -511,8 +322,8 @@ static int begin(struct gksm *process, const struct gksm_span *spans, size_t cou
 	CUcontext context = current_context(process);
 	int error;
 
-	drain_for_write(process, spans, count);
-	let_work_end(process, spans, count, context);
+	gksm_wait_to_write(process, spans, count);
+	gksm_wait_to_read(process, spans, count, context);
 	gksm_gate_enter(&process->gate);
 	access->process = process;
 	error = ready_spans(process, spans, count, context, access);
@@ -562,45 +373,4 @@ void gksm_access_refused(struct gksm_access *access)
 {
 	gksm_kept_restore(access->kept);
 	access->kept = NULL;
-}
-
-CUresult gksm_pin(struct gksm *process, const struct gksm_span *spans, size_t count)
-{
-	CUresult result = CUDA_SUCCESS;
-	struct page_range range;
-	struct gksm_access access;
-	uint64_t page;
-	size_t i;
-
-	/* Counted first: a load that comes in between then leaves the pages alone. */
-	for (i = 0; i < count; i++)
-		if (range_of(process, &spans[i], &range))
-			for (page = range.first; page < range.end; page++)
-				atomic_fetch_add(&range.gpu->pages[page].pins, 1);
-	for (i = 0; !result && i < count; i++) {
-		struct gksm_span write = spans[i];
-
-		if (!range_of(process, &write, &range))
-			continue;
-		write.flags = GKSM_SPAN_WRITE;
-		result = gksm_access_begin(process, &write, 1, &access);
-		if (result)
-			break;
-		gksm_access_drop(&access);
-	}
-	if (result)
-		gksm_unpin(process, spans, count);
-	return result;
-}
-
-void gksm_unpin(struct gksm *process, const struct gksm_span *spans, size_t count)
-{
-	struct page_range range;
-	uint64_t page;
-	size_t i;
-
-	for (i = 0; i < count; i++)
-		if (range_of(process, &spans[i], &range))
-			for (page = range.first; page < range.end; page++)
-				atomic_fetch_sub(&range.gpu->pages[page].pins, 1);
 }

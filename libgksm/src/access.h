@@ -19,20 +19,11 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
+#include "page_range.h"
 
 struct gksm;
 struct gksm_kept;
 struct gksm_mark;
-
-#define GKSM_SPAN_WRITE 1u	/* the call writes here; else it reads */
-#define GKSM_SPAN_EVERY_BYTE 2u /* it writes every byte of the span */
-#define GKSM_SPAN_LAUNCH 4u	/* a kernel may touch it: back it, no more */
-
-struct gksm_span {
-	CUdeviceptr address;
-	size_t bytes;
-	unsigned flags; /* GKSM_SPAN_* */
-};
 
 struct gksm_access {
 	struct gksm *process;	/* whose gate is held; NULL: nothing of ours was touched */
@@ -56,12 +47,6 @@ void gksm_access_drop(struct gksm_access *access);
 /* Before end, when the driver has refused the call: what was to be written over is there
  * again. */
 void gksm_access_refused(struct gksm_access *access);
-
-/* true: some page of the spans is ours (cheap: range checks only). */
-bool gksm_spans_ours(struct gksm *process, const struct gksm_span *spans, size_t count);
-
-/* true: some page of the span is shared now. */
-bool gksm_span_shared(struct gksm *process, const struct gksm_span *span);
 
 /*
  * The load path (DESIGN.md 5). Tries to serve a host-to-device copy from pageable

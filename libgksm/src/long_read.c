@@ -63,7 +63,7 @@ size_t gksm_read_part(struct gksm_long_read *read, struct gksm *process, CUdevic
 	if (!gpu || atomic_load(&gpu->guard) != GKSM_GUARD_FAULT)
 		return bytes;
 	most = most_at_once(gpu);
-	if (bytes <= most || !gksm_span_shared(process, &span) ||
+	if (bytes <= most || !gksm_span_read_only(process, &span) ||
 	    !in_one_allocation(process, source, bytes) || on_a_device(process, destination) ||
 	    gksm_stream_capturing(process, stream))
 		return bytes;

@@ -165,3 +165,24 @@ int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state fro
 	gksm_page_put(gpu, page, GKSM_PAGE_PRIVATE);
 	return 0;
 }
+
+int gksm_make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
+		      struct gksm_privatize *how)
+{
+	struct gksm_engine *engine = gpu->pages[page].engine;
+	int error;
+
+	gksm_mutex_lock(&engine->write_lock);
+	if (gksm_engine_enter(engine)) {
+		gksm_page_put(gpu, page, from);
+		error = -EIO;
+	} else {
+		how->mover = &engine->write;
+		error = gksm_privatize(gpu, page, from, how);
+		gksm_engine_leave(engine);
+	}
+	gksm_mutex_unlock(&engine->write_lock);
+	if (!error && from == GKSM_PAGE_SHARED)
+		atomic_fetch_add(&gpu->counters.api_detaches, 1);
+	return error;
+}

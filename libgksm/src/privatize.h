@@ -42,4 +42,9 @@ struct gksm_privatize {
 int gksm_privatize(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
 		   const struct gksm_privatize *how);
 
+/* The same for a call of the application, with the mover that all such calls on the
+ * page's context take turns with: `how` needs none. */
+int gksm_make_private(struct gksm_gpu *gpu, uint64_t page, enum gksm_page_state from,
+		      struct gksm_privatize *how);
+
 #endif

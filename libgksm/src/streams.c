@@ -74,6 +74,12 @@ bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except)
 	return pending;
 }
 
+bool gksm_work_pending_on(struct gksm *process, CUcontext context, CUcontext other)
+{
+	return gksm_work_pending(process, context, NULL) ||
+	       (other && gksm_work_pending(process, other, NULL));
+}
+
 /* Waits for what the stream has to do now. A stream in a capture has nothing to do
  * but what was remembered as an orphan when the capture began. */
 static int wait_stream(struct gksm_streams *streams, CUcontext context, CUdevice device,

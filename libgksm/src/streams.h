@@ -24,6 +24,10 @@ void gksm_context_streams_gone(struct gksm *process, CUcontext context);
  * cannot be asked (capture elsewhere). except may be NULL: ask all. */
 bool gksm_work_pending(struct gksm *process, CUcontext context, CUstream except);
 
+/* The same of both sides of a copy between two GPUs, which may be enqueued on either and
+ * wait there for what the other has to do. other may be NULL. */
+bool gksm_work_pending_on(struct gksm *process, CUcontext context, CUcontext other);
+
 /* Polls until every known stream of the context is idle. 0, -ETIMEDOUT, or
  * -ENODEV when the context is dead. timeout_ms < 0: no bound. */
 int gksm_wait_idle(struct gksm *process, CUcontext context, int timeout_ms);
