@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from gksmd.accounts import NONE_GONE, SETTLED_S, Accounts, Gone
-from gksmd.model import PAGE_BYTES, SCANS, UNSHARED_REASONS, Gpu, Instance, Usage
+from gksmd.counts import SCANS, UNSHARED_REASONS, Usage
+from gksmd.model import PAGE_BYTES, Gpu, Instance
 
 COUNTS = 13  # of gksm_usage, before the array of reasons
 SCAN_COUNTS = (  # of gksm_usage, behind it

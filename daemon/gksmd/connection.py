@@ -13,8 +13,9 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from gksmd.counts import QuotaUse
 from gksmd.endpoint import BROKEN, Bounds, Endpoint
-from gksmd.model import Identity, Instance, Process, QuotaUse, Wait
+from gksmd.model import Identity, Instance, Process, Wait
 from gksmd.protocol import Message, ProtocolError
 from gksmd.wire import close_all
 

@@ -6,17 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gksmd.config import Config
+from gksmd.counts import QuotaUse
 from gksmd.domains import KINDS, Decision
-from gksmd.model import (
-    PAGE_BYTES,
-    Container,
-    DomainState,
-    Instance,
-    Process,
-    QuotaUse,
-    Sharing,
-    State,
-)
+from gksmd.model import PAGE_BYTES, Container, DomainState, Instance, Process, Sharing, State
 from gksmd.snapshot import GUARDS, Record, format_uuid, sharing_name
 
 # By enum gksm_unshared: why, and what would change it.

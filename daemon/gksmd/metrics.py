@@ -20,7 +20,8 @@ from prometheus_client.registry import Collector
 
 from gksmd.accounts import Accounts, commit_bytes, debt_bytes, free_bytes
 from gksmd.config import listen_address
-from gksmd.model import PAGE_BYTES, Counters, GpuTable, State
+from gksmd.counts import Counters
+from gksmd.model import PAGE_BYTES, GpuTable, State
 from gksmd.snapshot import Paced, format_uuid, table_counts
 
 log = logging.getLogger(__name__)

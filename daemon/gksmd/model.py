@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from gksmd.counts import Counters, QuotaUse, Usage
 from gksmd.domains import Decision
 from gksmd.refusals import Refusals
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from gksmd.connection import Connection
 
 PAGE_BYTES = 2 << 20
-UNSHARED_REASONS = 16
-
-SCANS = ("full_scans", "merged_pages", "dropped_merges", "churned_merges")  # of Usage
 ZERO_HASH: bytes = xxhash.xxh3_128_digest(bytes(PAGE_BYTES))[::-1]  # low half first
 
 Uuid = bytes  # 16 bytes, of the GPU or MIG instance
@@ -70,19 +68,6 @@ class Identity:
     def key(self) -> ProcessKey:
         """What tells this process from a later one with the same pid."""
         return (self.pid, self.start_ticks)
-
-
-@dataclass(slots=True)
-class QuotaUse:
-    """What one container, bare process or domain uses of its quota now."""
-
-    connections: int = 0
-    bytes_in_flight: int = 0
-    published_pages: int = 0
-    host_copy_bytes: int = 0
-    lookup_tokens: float = 0.0  # token bucket; filled at the first look-up
-    lookup_time: float = 0.0
-    refused: dict[str, int] = field(default_factory=dict)  # by name of the quota
 
 
 @dataclass(slots=True)
@@ -223,36 +208,6 @@ class GpuTable:
     def reclaimable_pages(self) -> int:
         """Those of them that make way for somebody who needs memory."""
         return sum(len(load.warm) for load in self.loads.values() if not load.pinned)
-
-
-@dataclass(slots=True)
-class Usage:
-    """Absolute counts an instance reported last; names as in protocol.h."""
-
-    virtual_pages: int = 0
-    unbacked_pages: int = 0
-    private_pages: int = 0
-    shared_pages: int = 0
-    spare_pages: int = 0
-    foreign_bytes: int = 0
-    cow_events: int = 0
-    cow_ns_total: int = 0
-    cow_ns_max: int = 0
-    api_detaches: int = 0
-    first_touches: int = 0
-    loaded_pages: int = 0
-    attached_pages: int = 0
-    unshared: tuple[int, ...] = (0,) * UNSHARED_REASONS
-    zero_pages: int = 0
-    full_scans: int = 0
-    stable_pages: int = 0
-    volatile_pages: int = 0
-    scanned_pages: int = 0
-    merged_pages: int = 0
-    dropped_merges: int = 0
-    churned_merges: int = 0
-    scan_ns_total: int = 0
-    scan_pass: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -453,29 +408,6 @@ class DomainState:
     host_copy_budget: int = 0  # bytes; 0: no limit
     sharing: Sharing = Sharing.ON
     sharing_reason: str = ""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the daemon started; they never fall."""
-
-    connections: int = 0
-    connections_refused: int = 0
-    protocol_errors: int = 0
-    slow_peers: int = 0
-    lookups: int = 0
-    hits: int = 0
-    leases: int = 0
-    leases_lapsed: int = 0
-    pending: int = 0
-    refused: int = 0
-    published: int = 0
-    publish_stale: int = 0
-    pages_dropped: int = 0
-    commits_refused: int = 0
-    pressures: int = 0
-    fds_exhausted: int = 0
-    vault_reconnects: int = 0
 
 
 @dataclass(slots=True)

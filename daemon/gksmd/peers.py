@@ -23,11 +23,12 @@ from gksmd.commits import retire
 from gksmd.config import Config
 from gksmd.connection import Connection, Work
 from gksmd.core import Decide
+from gksmd.counts import QuotaUse
 from gksmd.domains import Decision, Subject
 from gksmd.guards import choose_guard, why_no_guard
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
-from gksmd.model import Departed, Identity, Process, QuotaUse, Sharing, State
+from gksmd.model import Departed, Identity, Process, Sharing, State
 from gksmd.pages import Pages
 from gksmd.protocol import CONTROL, HELLO, WELCOME, Message, ProtocolError, clip, encode, lib, text
 from gksmd.quota import Quotas

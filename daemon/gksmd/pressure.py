@@ -18,7 +18,8 @@ from typing import Protocol
 
 from gksmd.accounts import Accounts, Gone
 from gksmd.commits import lacking_bytes
-from gksmd.model import Counters, Gpu, GpuTable, Instance, Load
+from gksmd.counts import Counters
+from gksmd.model import Gpu, GpuTable, Instance, Load
 from gksmd.protocol import CONTROL, clip, encode, lib
 from gksmd.snapshot import format_uuid
 

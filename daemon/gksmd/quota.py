@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gksmd.config import Config, Quota
-from gksmd.model import DomainState, Process, QuotaUse
+from gksmd.counts import QuotaUse
+from gksmd.model import DomainState, Process
 
 # Of one instance at once. A load has at most 512 of each under way, so these only stop
 # one that never comes to an end with any.

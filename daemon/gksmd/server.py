@@ -24,6 +24,7 @@ from gksmd.candidates import Candidates
 from gksmd.config import Config, Scan
 from gksmd.connection import Connection
 from gksmd.core import Configured, Decide
+from gksmd.counts import QuotaUse
 from gksmd.domains import Decision
 from gksmd.drain import Drain
 from gksmd.endpoint import BROKEN, SLOW
@@ -31,7 +32,7 @@ from gksmd.identity import PeerGoneError, identify
 from gksmd.ipc import Ipc
 from gksmd.leases import Leases
 from gksmd.lookups import Lookups
-from gksmd.model import Container, Identity, Instance, Load, QuotaUse, Sharing, State, Uuid
+from gksmd.model import Container, Identity, Instance, Load, Sharing, State, Uuid
 from gksmd.offers import Offers
 from gksmd.pages import Pages
 from gksmd.peers import Peers

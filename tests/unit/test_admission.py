@@ -12,10 +12,10 @@ from gksmd.accounts import Accounts, cover_pages, debt_bytes, note_free, unrepor
 from gksmd.client import Client
 from gksmd.commits import lacking_bytes, promise, report
 from gksmd.config import GpuSize, Memory
+from gksmd.counts import Counters, QuotaUse, Usage
 from gksmd.domains import Decision, Domain
 from gksmd.model import (
     PAGE_BYTES,
-    Counters,
     DomainState,
     Gpu,
     GpuTable,
@@ -24,9 +24,7 @@ from gksmd.model import (
     Load,
     Page,
     Process,
-    QuotaUse,
     State,
-    Usage,
 )
 from gksmd.pressure import Pressure
 from gksmd.protocol import lib

@@ -14,8 +14,9 @@ from typing import Any
 from gksmd import protocol
 from gksmd.client import Client
 from gksmd.config import Config, Quota, Quotas
+from gksmd.counts import QuotaUse
 from gksmd.domains import Decision, Domain
-from gksmd.model import DomainState, Identity, Process, QuotaUse
+from gksmd.model import DomainState, Identity, Process
 from gksmd.protocol import lib
 from gksmd.quota import Quotas as Applied
 
