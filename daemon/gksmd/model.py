@@ -345,6 +345,7 @@ class Gpu:
     last_name: str = ""
     newest_free: FreeFigure | None = None  # of any instance
     settled_free: FreeFigure | None = None  # one so old that all was reported since
+    leaving_pages: int = 0  # the vault was asked to let go of, and may still hold
     short: bool = False  # below the low-water mark; its instances have been told
     past_scans: Counter[str] = field(default_factory=Counter)  # by the names of SCANS
 

@@ -252,7 +252,7 @@ class Pages:
 
     def _forget(self, pages: Iterable[Page]) -> None:
         """Drop pages, which nobody has, from the tables and from the vault."""
-        dropped: list[int] = []
+        dropped: dict[Gpu, list[int]] = {}
         domains: set[DomainState] = set()
         for page in pages:
             table = page.table
@@ -266,11 +266,20 @@ class Pages:
             if not table.domain.processes:
                 domains.add(table.domain)
             if page.attachable:
-                dropped.append(page.id)
-        if dropped:
-            self.vault.drop(PAGE, dropped)
+                dropped.setdefault(table.gpu, []).append(page.id)
+        for gpu, ids in dropped.items():
+            self._leave_vault(gpu, ids)
         for domain in domains:
             self.tidy(domain)
+
+    def _leave_vault(self, gpu: Gpu, ids: list[int]) -> None:
+        def gone(_: object) -> None:
+            gpu.leaving_pages -= len(ids)
+
+        done = self.vault.drop(PAGE, ids)
+        if done is not None:
+            gpu.leaving_pages += len(ids)
+            done.add_done_callback(gone)
 
     # When the vault goes and comes.
 

@@ -217,7 +217,7 @@ class Requests:
         head = RECLAIM.read(message.head)
         instance = connection.instance(head.gpu)
         wanted = min(head.bytes, instance.table.gpu.total_bytes)
-        leaving = self.vault.leaving_pages * PAGE_BYTES
+        leaving = instance.table.gpu.leaving_pages * PAGE_BYTES
         freed = leaving + self.pressure.reclaim(instance, wanted - leaving)
         if freed and not await self.vault.settled(RECLAIM_WAIT_S):
             freed = 0

@@ -103,7 +103,6 @@ class VaultLink:
         # By seq, oldest first: the vault answers in order.
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._answers = 0
-        self._leaving: dict[asyncio.Future[Message], int] = {}
         self._listing: list[Item] = []
         self._listed = asyncio.Event()
         self._ended = asyncio.Event()
@@ -157,22 +156,18 @@ class VaultLink:
         entries = b"".join(VAULT_KEY.pack(item_class, 0, i) for i in ids)
         return self._ask(lib.GKSM_VAULT_GET, entries, VAULT_KEY.size)
 
-    def drop(self, item_class: int, ids: Iterable[int]) -> None:
-        """Let go of descriptors. While there is no vault, nothing need be done."""
-        every = list(ids)
-        for i in range(0, len(every), _DROP_BATCH):
-            keys = [VAULT_KEY.pack(item_class, 0, n) for n in every[i : i + _DROP_BATCH]]
-            if self.up:
-                future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
-                future.add_done_callback(_ignore)
-                if item_class == lib.GKSM_VAULT_PAGE:
-                    self._leaving[future] = len(keys)
-                    future.add_done_callback(self._leaving.pop)
+    def drop(self, item_class: int, ids: Iterable[int]) -> asyncio.Future[Message] | None:
+        """Let go of descriptors; done when they are gone, or the vault is.
 
-    @property
-    def leaving_pages(self) -> int:
-        """Pages that the vault was asked to let go of, and may still hold."""
-        return sum(self._leaving.values())
+        None: there is no vault, and nothing need be done.
+        """
+        every = list(ids)
+        future = None
+        for i in range(0, len(every) if self.up else 0, _DROP_BATCH):
+            keys = [VAULT_KEY.pack(item_class, 0, n) for n in every[i : i + _DROP_BATCH]]
+            future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
+            future.add_done_callback(_ignore)
+        return future  # the vault answers in order
 
     async def settled(self, seconds: float) -> bool:
         """Wait until the vault has done what it was asked until now; False: it has not."""

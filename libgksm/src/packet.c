@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct gksm_publish_result) >= 16, "fields are only append
 _Static_assert(sizeof(struct gksm_segment) >= 16, "fields are only appended");
 _Static_assert(sizeof(struct gksm_announce_result) >= 16, "fields are only appended");
 _Static_assert(sizeof(struct gksm_control) >= 136, "fields are only appended");
+_Static_assert(sizeof(struct gksm_committed) >= 16, "fields are only appended");
 _Static_assert(sizeof(struct gksm_reclaimed) >= 8, "fields are only appended");
 _Static_assert(sizeof(struct gksm_scan_terms) >= 32, "fields are only appended");
 _Static_assert(sizeof(struct gksm_ipc_opened) >= 32, "fields are only appended");
