@@ -271,6 +271,9 @@ static int promise(struct gksm_gpu *gpu, uint64_t pages)
 		gksm_sleep_ns(FREED_PAUSE_NS);
 		result = ask_promise(gpu, pages);
 	}
+	/* Pages that make way for somebody else's promise may hold more than that one needs. */
+	if (result == -ENOMEM && gksm_reclaim(gpu, 0))
+		result = ask_promise(gpu, pages);
 	return result;
 }
 

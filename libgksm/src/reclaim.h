@@ -17,7 +17,7 @@ struct gksm_gpu;
 struct gksm_span;
 
 /* The GPU has no memory for `bytes`. true: some was freed, so trying once more makes
- * sense. */
+ * sense. 0 bytes: only what makes way already is waited for. */
 bool gksm_reclaim(struct gksm_gpu *gpu, uint64_t bytes);
 
 /* The same for the GPUs of the spans, all of whose pages may need memory of their own. */

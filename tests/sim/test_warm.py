@@ -126,6 +126,22 @@ def test_warm_memory_makes_way_for_an_allocation(
     assert caught.value.code == OUT_OF_MEMORY
 
 
+def test_programs_that_start_at_once_share_out_the_memory_of_warm_pages(
+    gpu: SimulatedGpu, make_stack: MakeStack, make_remote: MakeRemote
+) -> None:
+    """Whoever asks while pages make way for another is not refused what is then left."""
+    stack = make_stack(gpu, config=warm_config("90%", 'admission = "strict"'))
+    for first in range(0, 192, 48):
+        run_once(lambda: make_remote(stack.environment()), list(range(first, first + 48)))
+    is_warm(stack, 192)
+    needy = [make_remote(stack.environment()) for _ in range(4)]
+    for actor in needy:
+        actor.alloc(1)
+    begun = [actor.begin("alloc", 50) for actor in needy]
+    for actor, number in zip(needy, begun, strict=True):
+        actor.memset(actor.end(number)["value"], 7, 50 * PAGE // 4)
+
+
 def test_many_small_allocations_get_the_memory_of_warm_pages(
     stack: Stack, sharer: Callable[[], Remote], probe: Probe
 ) -> None:
