@@ -237,8 +237,13 @@ class Instance:
 
     @property
     def claimed_pages(self) -> int:
-        """Pages that it was promised and has not taken, as it says itself."""
-        return self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+        """Pages that it was promised and has not taken, as it says itself.
+
+        What it has mapped since it said so last it needs no more.
+        """
+        promised = self.usage.unbacked_pages + sum(pages for _, pages in self.pending_commits)
+        mapped_since = max(len(self.mapped) - self.usage.shared_pages, 0)
+        return max(promised - mapped_since, 0)
 
     @property
     def promised_pages(self) -> int:

@@ -95,6 +95,18 @@ def test_a_promise_counts_until_usage_includes_it() -> None:
     assert gpu.promised_pages == 40
 
 
+def test_what_was_mapped_since_the_last_report_is_not_promised_any_more() -> None:
+    """Else memory looks short whenever a load is faster than the report of it."""
+    gpu = Gpu(GPU)
+    one = instance(gpu)
+    report(one, Usage(virtual_pages=100, unbacked_pages=100), 0.0)
+    for number in range(60):
+        one.mapped[Page(number, bytes(16), one.table, 0)] = 1
+    assert gpu.promised_pages == 40
+    report(one, Usage(virtual_pages=100, unbacked_pages=40, shared_pages=60), 0.1)
+    assert gpu.promised_pages == 40
+
+
 def test_a_promise_that_was_not_used_is_given_back_in_time() -> None:
     gpu = Gpu(GPU)
     one = instance(gpu)
