@@ -108,8 +108,10 @@ class Accounts:
         """What warm pages could be given up for it, less what of them covers others' promises."""
         gpu = instance.table.gpu
         gone = {table: table.reclaimable_pages for table in gpu.tables.values()}
+        if not any(gone.values()):
+            return 0
         covering = self.strict_bytes(gpu, instance, gone) - self.strict_bytes(gpu, instance)
-        return max(gpu.reclaimable_bytes - covering, 0)
+        return max(PAGE_BYTES * sum(gone.values()) - covering, 0)
 
 
 def debt_bytes(table: GpuTable) -> int:

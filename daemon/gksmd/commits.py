@@ -9,25 +9,15 @@ its own domain's trouble: it stands behind the strict promises of everybody else
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from gksmd.accounts import NONE_GONE, SETTLED_S, Accounts, Gone
 from gksmd.counts import SCANS, UNSHARED_REASONS, Usage
 from gksmd.model import PAGE_BYTES, Gpu, Instance
 
-COUNTS = 13  # of gksm_usage, before the array of reasons
-SCAN_COUNTS = (  # of gksm_usage, behind it
-    "zero_pages",
-    "full_scans",
-    "stable_pages",
-    "volatile_pages",
-    "scanned_pages",
-    "merged_pages",
-    "dropped_merges",
-    "churned_merges",
-    "scan_ns_total",
-    "scan_pass",
-)
+_FIELDS = tuple(field.name for field in fields(Usage))
+_BEFORE_REASONS = _FIELDS.index("unshared")
 
 
 def lacking_bytes(
@@ -85,9 +75,7 @@ def retire(gpu: Gpu, instance: Instance) -> None:
 def usage_from(row: tuple[Any, ...]) -> Usage:
     """The counts of a ``gksm_usage``, its fields in order."""
     _, _, *counts = row
-    usage = Usage(*counts[:COUNTS])
-    usage.unshared = tuple(counts[COUNTS : COUNTS + UNSHARED_REASONS])
-    scan = counts[COUNTS + UNSHARED_REASONS :]
-    for name, value in zip(SCAN_COUNTS, scan, strict=False):
-        setattr(usage, name, value)
-    return usage
+    behind = _BEFORE_REASONS + UNSHARED_REASONS
+    values = [*counts[:_BEFORE_REASONS], tuple(counts[_BEFORE_REASONS:behind]), *counts[behind:]]
+    # What comes last only fills the struct.
+    return Usage(**dict(zip(_FIELDS, values, strict=False)))

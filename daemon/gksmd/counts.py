@@ -24,7 +24,7 @@ class QuotaUse:
 
 @dataclass(slots=True)
 class Usage:
-    """Absolute counts an instance reported last; names as in protocol.h."""
+    """Absolute counts an instance reported last; names and order as in protocol.h."""
 
     virtual_pages: int = 0
     unbacked_pages: int = 0

@@ -372,11 +372,6 @@ class Gpu:
         return sum(table.warm_pages for table in self.tables.values()) * PAGE_BYTES
 
     @property
-    def reclaimable_bytes(self) -> int:
-        """Those of them that make way for somebody who needs memory."""
-        return sum(table.reclaimable_pages for table in self.tables.values()) * PAGE_BYTES
-
-    @property
     def promised_pages(self) -> int:
         """Promised to all instances and not taken."""
         limit = self.total_bytes // PAGE_BYTES

@@ -14,7 +14,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from gksmd.accounts import Accounts, Gone
 from gksmd.commits import lacking_bytes
@@ -22,18 +21,9 @@ from gksmd.counts import Counters
 from gksmd.model import Gpu, GpuTable, Instance, Load
 from gksmd.protocol import CONTROL, clip, encode, lib
 from gksmd.snapshot import format_uuid
+from gksmd.warm import Warm
 
 LOG = logging.getLogger("gksmd.pressure")
-
-
-class WarmPages(Protocol):
-    """What may be given up: ``Warm``."""
-
-    def victims(self, gpu: Gpu, asker: GpuTable | None = None) -> list[Load]:
-        """Loads that may be evicted, the one to go first at the front."""
-
-    def drop(self, loads: Iterable[Load]) -> int:
-        """Evict what is warm of these; bytes."""
 
 
 @dataclass(slots=True)
@@ -42,7 +32,7 @@ class Pressure:
 
     accounts: Accounts
     counters: Counters
-    warm: WarmPages
+    warm: Warm
 
     def look(self, gpu: Gpu) -> None:
         """Tell the GPU's instances if memory has become short, or is not any more."""
@@ -83,11 +73,14 @@ class Pressure:
 
     def make_room(self, instance: Instance, pages: int, free_bytes: int) -> int:
         """Evict what lets ``pages`` more be promised, nothing if that cannot be; bytes."""
+        victims = self.warm.victims(instance.table.gpu, instance.table)
+        if not victims:
+            return 0
 
         def lacking(gone: Gone) -> int:
             return lacking_bytes(instance, pages, free_bytes, self.accounts, gone)
 
-        chosen, left = choose(self.warm.victims(instance.table.gpu, instance.table), lacking)
+        chosen, left = choose(victims, lacking)
         return 0 if left else self.warm.drop(chosen)
 
     def _evict_until(self, gpu: Gpu, enough: int) -> None:

@@ -216,8 +216,9 @@ class Requests:
         """
         head = RECLAIM.read(message.head)
         instance = connection.instance(head.gpu)
-        wanted = min(head.bytes, instance.table.gpu.total_bytes)
-        leaving = instance.table.gpu.leaving_pages * PAGE_BYTES
+        gpu = instance.table.gpu
+        wanted = min(head.bytes, gpu.total_bytes)
+        leaving = gpu.leaving_pages * PAGE_BYTES
         freed = leaving + self.pressure.reclaim(instance, wanted - leaving)
         if freed and not await self.vault.settled(RECLAIM_WAIT_S):
             freed = 0

@@ -161,9 +161,11 @@ class VaultLink:
 
         None: there is no vault, and nothing need be done.
         """
+        if not self.up:
+            return None
         every = list(ids)
         future = None
-        for i in range(0, len(every) if self.up else 0, _DROP_BATCH):
+        for i in range(0, len(every), _DROP_BATCH):
             keys = [VAULT_KEY.pack(item_class, 0, n) for n in every[i : i + _DROP_BATCH]]
             future = self._ask(lib.GKSM_VAULT_DROP, b"".join(keys), VAULT_KEY.size)
             future.add_done_callback(_ignore)

@@ -3,9 +3,9 @@
 
 #include "engine.h"
 #include "gpu.h"
+#include "page_range.h"
 #include "privatize.h"
 #include "report.h"
-#include "page_range.h"
 #include "streams.h"
 
 static int detach(struct gksm_gpu *gpu, uint64_t page)

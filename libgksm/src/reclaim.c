@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reclaim.h"
 
-#include "access.h"
 #include "gpu.h"
 #include "link.h"
+#include "page_range.h"
 
 #define PATIENCE_MS 1000
 
@@ -31,16 +31,14 @@ bool gksm_reclaim(struct gksm_gpu *gpu, uint64_t bytes)
 	       freed > 0;
 }
 
-/* What the pages of the span need that have no memory of their own yet. */
-static uint64_t missing(const struct gksm_gpu *gpu, const struct gksm_span *span, uint64_t page)
+/* What the pages need that have no memory of their own yet. */
+static uint64_t missing(const struct gksm_page_range *range)
 {
-	uint64_t offset = span->address - gksm_page_address(gpu, page);
-	uint64_t pages = (offset + span->bytes + GKSM_PAGE_SIZE - 1) / GKSM_PAGE_SIZE;
 	uint64_t count = 0;
-	uint64_t i;
+	uint64_t page;
 
-	for (i = page; i < page + pages && i < gpu->arena_pages; i++)
-		count += gksm_page_state(gpu, i) != GKSM_PAGE_PRIVATE;
+	for (page = range->first; page < range->end; page++)
+		count += gksm_page_state(range->gpu, page) != GKSM_PAGE_PRIVATE;
 	return count * GKSM_PAGE_SIZE;
 }
 
@@ -50,11 +48,10 @@ bool gksm_reclaim_spans(struct gksm *process, const struct gksm_span *spans, siz
 	size_t i;
 
 	for (i = 0; i < count; i++) {
-		uint64_t page;
-		struct gksm_gpu *gpu = gksm_gpu_of(process, spans[i].address, &page);
-		uint64_t bytes = gpu ? missing(gpu, &spans[i], page) : 0;
+		struct gksm_page_range range;
+		uint64_t bytes = gksm_range_of(process, &spans[i], &range) ? missing(&range) : 0;
 
-		if (bytes && gksm_reclaim(gpu, bytes))
+		if (bytes && gksm_reclaim(range.gpu, bytes))
 			freed = true;
 	}
 	return freed;

@@ -23,14 +23,12 @@ from gksm_bench.simgpu import Probe, SimulatedGpu
 from gksm_bench.stack import Stack, wait_until
 from gksmd.protocol import lib
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, MakeRemote, MakeStack
 from tests.support.pages import PAGE, digests
 from tests.support.peer import Peer
 from tests.support.remote import Remote
 
 Sharer = Callable[..., Remote]
-MakeRemote = Callable[..., Remote]
-MakeStack = Callable[..., Stack]
 
 SEEDS = list(range(1, 17))
 OFFSET = 64 * 1024

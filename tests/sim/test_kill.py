@@ -21,12 +21,11 @@ import pytest
 from gksm_bench.simgpu import Probe, SimulatedGpu
 from gksm_bench.stack import PATIENT, Stack, wait_until
 
+from tests.conftest import MakeRemote, MakeStack
 from tests.support.pages import PAGE, digests
 from tests.support.remote import Remote
 
 Sharer = Callable[..., Remote]
-MakeRemote = Callable[..., Remote]
-MakeStack = Callable[..., Stack]
 
 KNOWN = list(range(1, 9))
 OFFSET = 20 * 1024
